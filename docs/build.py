@@ -1,0 +1,119 @@
+"""Build the docs site into `_docs`, with no network: `python docs/build.py [KATEX_DIST]`
+
+nbdev runs its own processors over the notebooks (`_proc`), and smalldocs renders them from the same
+`nbs/_quarto.yml` that `nbdev-docs` hands to Quarto. Without KATEX_DIST (the `dist` folder of the npm
+package `katex`) the pages load KaTeX from its public address."""
+import json, os, posixpath, re, shutil, subprocess, sys
+from importlib.util import find_spec
+from pathlib import Path
+import yaml
+
+root = Path(__file__).resolve().parents[1]
+HEAD = '<link rel="icon" href="data:,">\n<script src="{up}site_libs/figures.js" data-lib="{up}site_libs/plotly.min.js"></script>'
+
+def src(o): return ''.join(o) if isinstance(o, list) else o
+
+def page(f):
+    "Notebook, front matter and output name of `f`"
+    nb = json.loads(f.read_text()); fm = {}
+    if nb['cells'] and nb['cells'][0]['cell_type']=='raw': fm = yaml.safe_load(src(nb['cells'][0]['source']).strip().strip('-')) or {}
+    return nb, fm, f.with_name(Path(fm.pop('output-file', f.name)).stem+'.ipynb')
+
+def linker(rel, names, doc_url):
+    "A function that makes links in the text of page `rel` work offline"
+    d,up = str(rel.parent),'../'*len(rel.parent.parts)
+    url = re.compile(re.escape(doc_url.rstrip('/'))+'/')
+    link = re.compile(r'\]\((?!https?:|#|mailto:)([^)\s#]+\.ipynb)(#[^)\s]*)?\)')
+    def swap(m):
+        tgt = names.get(posixpath.normpath(posixpath.join(d, m[1])))
+        return f"]({posixpath.relpath(tgt, d)}{m[2] or ''})" if tgt else m[0]
+    return lambda s: link.sub(swap, url.sub(up, src(s)))
+
+def tidy(nb, fm, fix):
+    "Rewrite the links of `nb`, and drop what smalldocs cannot read"
+    for c in nb['cells']:
+        c['metadata'].pop('execution', None)          # nbdev stores floats there, which nbformat refuses
+        if c['cell_type']=='markdown': c['source'] = fix(c['source'])
+        for o in c.get('outputs', []):
+            if 'text/markdown' in o.get('data', {}): o['data']['text/markdown'] = fix(o['data']['text/markdown'])
+    if nb['cells'] and nb['cells'][0]['cell_type']=='raw': nb['cells'][0]['source'] = '---\n'+yaml.safe_dump(fm)+'---\n'
+    nb['metadata'].pop('widgets', None)
+
+def stage(proc, out, doc_url):
+    "Copy processed notebooks to `out` under their page names, with links that work offline"
+    pages = {f.relative_to(proc):page(f) for f in proc.rglob('*.ipynb') if not any(p[0] in '._' for p in f.relative_to(proc).parts)}
+    names = {str(k):str(v[2].relative_to(proc)) for k,v in pages.items()}
+    for rel,(nb,fm,_) in pages.items():
+        tidy(nb, fm, linker(rel, names, doc_url))
+        dst = out/names[str(rel)]; dst.parent.mkdir(parents=True, exist_ok=True); dst.write_text(json.dumps(nb))
+    return names
+
+def merged(nbs):
+    "`_quarto.yml` with the files it names merged in"
+    q = yaml.safe_load((nbs/'_quarto.yml').read_text())
+    for m in q.pop('metadata-files', []):
+        for k,v in yaml.safe_load((nbs/m).read_text()).items():
+            for kk,vv in v.items() if isinstance(v, dict) else ():
+                if isinstance(vv, dict): q.setdefault(k,{}).setdefault(kk,{}).update(vv)
+                else: q.setdefault(k,{})[kk] = vv
+    return q
+
+def contents(items, names):
+    "Sidebar entries under their page names; an entry without a notebook is left out, and said"
+    out = []
+    for o in items:
+        if isinstance(o, dict): o = {**o, 'contents':contents(o['contents'], names)}
+        elif o not in names: print(f'sidebar.yml: no notebook {o}, left out')
+        o = names.get(o) if isinstance(o, str) else o if o['contents'] else None
+        if o: out.append(o)
+    return out
+
+def config(nbs, out, names):
+    "One `_quarto.yml` from nbdev's three, without what only Quarto reads"
+    q = merged(nbs); side = q['website']['sidebar']; side['contents'] = contents(side['contents'], names)
+    q['project']['output-dir'] = '_site'; q['format'].pop('commonmark', None); q['format']['html'].pop('keep-md', None)
+    (out/'_quarto.yml').write_text(yaml.safe_dump(q, sort_keys=False))
+    for f in nbs.glob('*.css'): shutil.copy(f, out)
+
+def self_host(site, katex):
+    "Serve figures (and maths, if `katex` is given) from the site itself, and drop web fonts"
+    lib = site/'site_libs'; k = lib/'katex'
+    shutil.copy(Path(find_spec('plotly').origin).parent/'package_data/plotly.min.js', lib)
+    shutil.copy(root/'docs/figures.js', lib)
+    if katex:
+        (k/'contrib').mkdir(parents=True, exist_ok=True)
+        for f in ('katex.min.css','katex.min.js','contrib/auto-render.min.js'): shutil.copy(katex/f, k/f)
+        shutil.copytree(katex/'fonts', k/'fonts', ignore=lambda d,fs: [f for f in fs if not f.endswith('.woff2')], dirs_exist_ok=True)
+    cdn = re.compile(r'https://cdn\.jsdelivr\.net/npm/katex@[\d.]+/dist')
+    for p in site.rglob('*.html'):
+        up = '../'*len(p.relative_to(site).parent.parts); s = p.read_text()
+        if katex: s = cdn.sub(f'{up}site_libs/katex', s)
+        p.write_text(s.replace('</head>', HEAD.format(up=up)+'\n</head>', 1))
+    font = re.compile(r'''@import\s*url\([^)]*//[^)]*\)\s*;|@import\s*(["'])https?://.*?\1\s*;''')   # a font's address may hold `;`
+    for p in lib.rglob('*.css'): p.write_text(font.sub('', p.read_text()))
+
+def check(small, out):
+    "Stop when smalldocs finds a broken link or syntax it cannot render"
+    r = subprocess.run([small,'check',str(out)], capture_output=True, text=True)
+    bad = [l for l in r.stdout.splitlines() if 'thing(s)' not in l and 'format-links' not in l]
+    if bad: sys.exit('\n'.join(bad))
+
+def main(katex=None):
+    os.chdir(root)
+    os.environ.setdefault('PLOTLY_RENDERER', 'plotly_mimetype')
+    from nbdev.config import get_config
+    from nbdev.quarto import refresh_quarto_yml
+    from nbdev.serve import proc_nbs
+    cfg = get_config(); refresh_quarto_yml()
+    shutil.rmtree(root/'_proc', ignore_errors=True)      # a page whose notebook is gone must not stay
+    proc = proc_nbs(force=True, n_workers=0)
+    out = root/'_proc/_stage'; shutil.rmtree(out, ignore_errors=True); out.mkdir()
+    config(cfg.nbs_path, out, stage(proc, out, cfg.doc_url))
+    small = str(Path(sys.executable).parent/'smalldocs')
+    subprocess.run([small,'render','--quiet',str(out)], check=True)
+    self_host(out/'_site', katex and Path(katex))
+    check(small, out)
+    shutil.rmtree(cfg.doc_path, ignore_errors=True); shutil.move(out/'_site', cfg.doc_path)
+    print(f"{len(list(cfg.doc_path.rglob('*.html')))} pages in {cfg.doc_path.name}/, maths from {'the site itself' if katex else 'the web'}")
+
+if __name__=='__main__': main(*sys.argv[1:2])

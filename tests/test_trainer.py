@@ -1,0 +1,147 @@
+"The trainer: off is the stock trainer bit for bit, on does what its parts say, groups may be split over processes"
+import os, subprocess, sys, textwrap
+from pathlib import Path
+import pytest, torch
+pytest.importorskip('trl')
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+from diverse_rl.advantages import group_advantage
+from diverse_rl.credit import answer_credit
+from diverse_rl.policy import PolicyConfig, make_policy, make_tokenizer
+from diverse_rl.reward import SetReward, score_answers
+from diverse_rl.trainer import DiverseGRPOConfig, DiverseGRPOTrainer, check_trl
+
+B,G,M,T = 3,4,2,12
+WORDS = ['a','b','c','d','go','stop',*(f'<{s}answer_{i}>' for i in (1,2,3) for s in ('','/'))]
+
+def scorer(text, **_):
+    "Two components, known for every text"
+    w = text.split()
+    return [min(1., w.count('a')/2), min(1., w.count('b')/2)]
+
+def parts(tmp, cls=DiverseGRPOTrainer, cfg=DiverseGRPOConfig, steps=2, reward=None, seed=0, group=G, **kw):
+    "A tiny trainer on a policy that often writes tags"
+    tok = make_tokenizer(WORDS)
+    model = make_policy(PolicyConfig(hidden=16, layers=1, heads=2, kv_heads=1, mlp=16), tok)
+    model.save_pretrained(tmp/'policy'); model = type(model).from_pretrained(tmp/'policy')   # a reference model is loaded from where the policy came
+    data = Dataset.from_dict(dict(prompt=[f'go {a} {b}' for a in 'abcd' for b in 'abcd'][:steps*B]))
+    args = cfg(output_dir=str(tmp), per_device_train_batch_size=B*group, num_generations=group, max_completion_length=T, max_steps=steps, learning_rate=1e-2, seed=seed,
+               shuffle_dataset=False, report_to='none', logging_steps=1, save_strategy='no', use_cpu=True, bf16=False, disable_tqdm=True, dataloader_pin_memory=False, gradient_checkpointing=False, **kw)
+    return cls(model=model, processing_class=tok, reward_funcs=reward or SetReward(scorer, M, d=2, k=16), args=args, train_dataset=data)
+
+def run(t):
+    t.train()
+    drop = ('runtime','per_second','step_time','total_flos')
+    return {k:v.clone() for k,v in t.model.state_dict().items()}, [{k:v for k,v in h.items() if not any(d in k for d in drop)} for h in t.state.log_history]
+
+def forced(t, texts):
+    "Make the trainer write the given completions instead of sampling"
+    tok = t.processing_class
+    def single(prompt_ids, *a, **k):
+        ids = [tok(texts[i%len(texts)]).input_ids+[tok.eos_token_id] for i in range(len(prompt_ids))]
+        return ids, None
+    t._generate_single_turn = single
+    return t
+
+@pytest.mark.parametrize('extra', [dict(), dict(beta=.1, loss_type='grpo'), dict(scale_rewards='batch')])
+def test_off_is_stock_bit_for_bit(tmp_path, extra):
+    a,ha = run(parts(tmp_path/'a', GRPOTrainer, GRPOConfig, steps=5, **extra))
+    b,hb = run(parts(tmp_path/'b', steps=5, **extra))
+    assert a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    own = ('answers/diversity_l1','answers/ew_best_at_8')
+    assert [{k:v for k,v in h.items() if k not in own} for h in hb]==ha
+    start = parts(tmp_path/'c').model.state_dict()
+    assert any(not torch.equal(a[k], start[k]) for k in a), 'nothing was trained: the comparison would hold for any trainer'
+
+TEXTS = ['<answer_1> a a </answer_1> <answer_2> b b </answer_2>', '<answer_1> a </answer_1> <answer_2> a </answer_2>', 'c <answer_1> b b </answer_1>', 'd d d']
+
+@pytest.mark.parametrize('credit', ['telescoped','leave_one_out','control_variate'])
+@pytest.mark.parametrize('scale', ['group','batch'])
+def test_credit_reaches_the_right_tokens(tmp_path, credit, scale):
+    t = forced(parts(tmp_path, credit=credit, credit_scale=scale), TEXTS); got = {}
+    orig = t._rewrite
+    t._rewrite = lambda out: (orig(out), got.update(out))
+    next(iter_step(t))
+    r = t.set_reward; v = r.values(score_answers(TEXTS*B, M, scorer, {}), 0)
+    want = answer_credit(v.prefix_BGM.view(B,G,M), v.loo_BGM.view(B,G,M), credit=credit, scale=scale).flatten(0,1)
+    slots = [[0]*4+[1]*4+[2], [0]*3+[1]*3+[2], [0]*5+[1], [0]*4]   # by hand: tags belong to their answer, what follows the last block to the next slot
+    for i in range(B*G):
+        s = slots[i%4]
+        assert torch.allclose(got['advantages'][i,:len(s)], want[i][s])
+    assert want.abs().max()>.1
+
+def iter_step(t):
+    "One generation step, without an optimiser"
+    t.model.train(); t.num_generations = G
+    yield t._generate_and_score_completions([dict(prompt=p) for p in t.train_dataset['prompt'][:B] for _ in range(G)])
+
+@pytest.mark.parametrize('name', ['vpo','set_max','multi_rlvr'])
+def test_group_transforms_of_sets(tmp_path, name):
+    t = forced(parts(tmp_path, advantage=name, reward=SetReward(scorer, M, method=name, d=2, k=16)), TEXTS)
+    out = next(iter_step(t)); r = t.set_reward
+    b = score_answers(TEXTS*B, M, scorer, {})
+    want = group_advantage(name, b.vectors_NMD.view(B,G,M,2), weights_KD=r.weights(2, 0), mask_BGM=b.mask_NM.view(B,G,M))
+    assert torch.allclose(out['advantages'], want.flatten(), atol=1e-5) and want.abs().max()>.1
+
+@pytest.mark.parametrize('name', ['grpo','max_at_k','maxrl','gdpo','pkpo','sloo_minus_one','rloo','dr_grpo','random_weight_grpo'])
+def test_group_transforms_of_single_answers(tmp_path, name):
+    texts = ['a a b','a','b b','c']
+    t = forced(parts(tmp_path, advantage=name, max_k=2, reward=SetReward(scorer, 1, method=name, tag=None, d=2)), texts)
+    out = next(iter_step(t)); r = t.set_reward
+    b = score_answers(texts*B, 1, scorer, {}, tag=None)
+    w = r.prompt_weights(t.train_dataset['prompt'][:B], 2, 0) if name=='random_weight_grpo' else None
+    want = group_advantage(name, b.vectors_NMD.view(B,G,1,2), weights_KD=w, k=2)
+    assert torch.allclose(out['advantages'], want.flatten(), atol=1e-5) and want.abs().max()>.1
+
+def test_unpatched_trainer_takes_the_set_reward(tmp_path):
+    t = parts(tmp_path, GRPOTrainer, GRPOConfig, steps=2)
+    _,h = run(t)
+    assert {'answers/component_0','answers/component_1','answers/pool_size','answers/duplicate'} <= set(h[0])
+
+def test_weights_change_with_the_step_and_agree_between_processes():
+    a,b = SetReward(scorer, M, seed=3),SetReward(scorer, M, seed=3)
+    assert torch.equal(a.weights(2, 5), b.weights(2, 5)) and not torch.equal(a.weights(2, 5), a.weights(2, 6))
+    assert torch.equal(a.prompt_weights(['x','y'], 3, 1)[0], b.prompt_weights(['x'], 3, 1)[0])
+
+@pytest.mark.parametrize('kw,word', [(dict(advantage='vppo'),'vppo'), (dict(credit='telescope'),'telescope'), (dict(credit='telescoped', credit_scale='pos'),'pos'), (dict(credit='telescoped', advantage='grpo'),'grpo')])
+def test_bad_switches_are_named(tmp_path, kw, word):
+    with pytest.raises(ValueError, match=word): parts(tmp_path, **kw)
+
+def test_switch_without_a_set_reward(tmp_path):
+    with pytest.raises(ValueError, match='SetReward'): parts(tmp_path, credit='telescoped', reward=lambda completions, **_: [0.]*len(completions))
+
+def test_untested_trl_is_refused():
+    check_trl('1.16.3')
+    for v in ('1.15.9','1.17.0','2.0'):
+        with pytest.raises(ImportError, match=v.replace('.',r'\.')): check_trl(v)
+
+def test_nan_scores_and_empty_rollouts_are_normal_input(tmp_path):
+    bad = lambda text, **_: [float('nan'),0.] if 'b' in text else scorer(text)
+    t = forced(parts(tmp_path, credit='telescoped', reward=SetReward(bad, M, d=2, k=16)), ['','<answer_1> b </answer_1>','<answer_1> a </answer_1>','<answer_1> a a'])
+    out = next(iter_step(t))
+    assert torch.isfinite(out['advantages']).all() and t._metrics['train']['answers/unscorable'][-1]==.25
+
+SPLIT = '''
+import os, sys; sys.path.insert(0, {tests!r})
+import torch; torch.set_num_threads(1)
+import test_trainer as tt
+from pathlib import Path
+world = int(os.environ.get('WORLD_SIZE', 1))
+t = tt.forced(tt.parts(Path({out!r})/str(world), credit='telescoped'), tt.TEXTS)
+n = tt.B*tt.G//world; rank = t.accelerator.process_index
+t.model.train(); prompts = [p for p in t.train_dataset['prompt'][:tt.B] for _ in range(tt.G)]
+t._generate_single_turn = lambda ids, *a, **k: ([t.processing_class(tt.TEXTS[(rank*n+i)%4]).input_ids+[t.processing_class.eos_token_id] for i in range(n)], None)
+out = t._generate_and_score_completions([dict(prompt=p) for p in prompts[rank*n:rank*n+n]])
+torch.save(out['advantages'], Path({out!r})/f'adv_{{world}}_{{rank}}.pt')
+'''
+@pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
+def test_a_group_split_over_two_processes_gets_the_same_advantages(tmp_path):
+    f = tmp_path/'split.py'; f.write_text(textwrap.dedent(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path))))
+    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE'}
+    env.pop('WORLD_SIZE', None)
+    launch = [sys.executable,'-m','torch.distributed.run','--standalone','--nproc_per_node']
+    subprocess.run([sys.executable, f], check=True, env=env, timeout=240)
+    subprocess.run([*launch,'2',f], check=True, env=env, timeout=240)
+    one = torch.load(tmp_path/'adv_1_0.pt')
+    two = torch.cat([torch.nn.functional.pad(torch.load(tmp_path/f'adv_2_{r}.pt'), (0,9)) for r in (0,1)])[:, :one.shape[1]]
+    assert torch.allclose(one, two, atol=1e-6) and one.abs().max()>.1
