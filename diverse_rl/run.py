@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/22_run.ipynb #6c359b0a
+# %% ../nbs/22_run.ipynb #d0a611ff
 from .advantages import ADVANTAGES
 from .answers import parse_answers
 from .maze import exact_front, front_value, from_json, to_json
 from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, diversity_l1, interval_rows
-from .policy import read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
+from .policy import INTENTIONS, read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
 from .recipes import Recipe, RecipeError, fingerprint, recipe_dict
 from .reward import SetReward, seeded
 from .simplex import simplex_nodes
@@ -46,19 +46,20 @@ def mix(vec, # (..., 4) reward vectors
     if components=='collinear': v[...,1:3] = v[...,1:3].mean(-1, keepdims=True)
     return v
 
-# %% ../nbs/22_run.ipynb #86f1d30e
+# %% ../nbs/22_run.ipynb #d8005eca
 def route_key(text:str)->str: # canonical form of a move list
-    "Two answers are duplicates when their move lists are the same."
-    return ' '.join(text.split())
+    "Two answers are duplicates when they enter the same cells: the word before the route does not count."
+    words = text.split()
+    return ' '.join(words[1:] if words and words[0] in INTENTIONS else words)
 
-# %% ../nbs/22_run.ipynb #c5427921
+# %% ../nbs/22_run.ipynb #a749f99a
 def warm_folder(r:Recipe, # the experiment
     root, # folder of all runs
     progress:bool=True, # show a progress bar
 )->Path:
     "The warm-started policy of a recipe, cached under `root/_warm` by everything it depends on."
     task = {k:v for k,v in asdict(r.task).items() if k!='components'}
-    name = fingerprint(dict(policy=asdict(r.policy), task=task, m=r.train.answers, version=1))
+    name = fingerprint(dict(policy=asdict(r.policy), task=task, m=r.train.answers, version=3))
     return warm_start(r.policy, r.task, r.train.answers, Path(root)/'_warm', name, progress)
 
 # %% ../nbs/22_run.ipynb #8f59b98e
@@ -98,10 +99,10 @@ def set_reward_for(r:Recipe, arm:str, seed:int)->SetReward: # the arm's reward f
     t = r.train_of(arm)
     return SetReward(MazeScorer(r.task.components), r.answers_of(arm), method=r.arms[arm].method, key=route_key, k=t.nodes, nodes=t.node_method, alpha=t.alpha, d=4, seed=seed)
 
-# %% ../nbs/22_run.ipynb #19d17135
+# %% ../nbs/22_run.ipynb #cf2a75b1
 def longest(mazes:list, m:int)->int: # tokens
     "Room for `m` routes of the largest budget, their tags and the end token."
-    return m*(max(z.budget for z in mazes)+4)+1
+    return m*(max(z.budget for z in mazes)+5)+1
 
 # %% ../nbs/22_run.ipynb #b04e92bc
 def callbacks(out, budget, tokens_per_step):

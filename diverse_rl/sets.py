@@ -34,19 +34,21 @@ def check_shapes(
     if tuple(mask_BGM.shape) != r[:3]: raise ValueError(f"mask_BGM: got shape {tuple(mask_BGM.shape)}; want {r[:3]}, one truth value per answer")
     if mask_BGM.dtype != torch.bool: raise ValueError(f"mask_BGM: got dtype {mask_BGM.dtype}; want torch.bool, True where an answer is valid")
 
-# %% ../nbs/03_sets.ipynb #597b62aa
+# %% ../nbs/03_sets.ipynb #bc4c6519
 def check_weights(
     weights_KD:Tensor # (K,D) or (B,K,D)
     )->None:
     "Raise `ValueError` unless every weight vector is non-negative and sums to 1"
     if not weights_KD.dtype.is_floating_point: raise ValueError(f"weights_KD: got dtype {weights_KD.dtype}; want a floating dtype")
-    if weights_KD.numel() and not weights_KD.min() >= 0:
+    if not weights_KD.numel(): return
+    if not weights_KD.min() >= 0:
         raise ValueError(f"weights_KD: {int((~(weights_KD >= 0)).sum())} of {weights_KD.numel()} weights are negative or NaN; draw them with simplex_nodes")
-    off_K = (weights_KD.sum(-1, dtype=torch.promote_types(weights_KD.dtype, torch.float32)) - 1).abs()
-    bad = int((off_K > max(1e-4, 4*torch.finfo(weights_KD.dtype).eps)).sum())
-    if bad: raise ValueError(f"weights_KD: {bad} of {off_K.numel()} weight vectors do not sum to 1 (the worst is {off_K.max():.3g} off); divide each by its sum")
+    sums_K, tolerance = weights_KD.sum(-1, dtype=torch.promote_types(weights_KD.dtype, torch.float32)), max(1e-4, 4*torch.finfo(weights_KD.dtype).eps)
+    low, high = (x.item() for x in sums_K.aminmax())
+    if low < 1-tolerance or high > 1+tolerance:
+        raise ValueError(f"weights_KD: {int(((sums_K-1).abs() > tolerance).sum())} of {sums_K.numel()} weight vectors do not sum to 1 (sums from {low:.4g} to {high:.4g}); divide each by its sum")
 
-# %% ../nbs/03_sets.ipynb #e139b64d
+# %% ../nbs/03_sets.ipynb #5c74c7d8
 def check_values(
     valid_ND:Tensor, # (N,D) reward vectors of the valid answers
     utility:str, # name of the utility
@@ -55,8 +57,8 @@ def check_values(
     "Raise `ValueError` for NaN and infinite values, negative ones (unless `negative='minimum'`) and, under chebyshev, those above 1"
     n = valid_ND.numel()
     if not n: return
-    low, high = valid_ND.aminmax()                   # NaN passes through both
-    if not (low.isfinite() and high.isfinite()):
+    low, high = (x.item() for x in valid_ND.aminmax())          # NaN passes through both
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"rewards_BGMD: {n - int(valid_ND.isfinite().sum())} of {n} values of valid answers are NaN or infinite; mask those answers with mask_BGM or score them 0")
     if negative == "refuse" and low < 0:
         raise ValueError(f"rewards_BGMD: {int((valid_ND < 0).sum())} of {n} values of valid answers are negative (lowest {low:.4g}), so writing no answer, worth 0, would pay; shift the component to 0 and above, or pass negative='minimum'")
@@ -77,14 +79,14 @@ def filled(
     if negative == "minimum" and len(valid_ND): empty_D = valid_ND.amin(0).clamp(max=0)
     return (rewards_BGMD if mask_BGM is None else rewards_BGMD.where(mask_BGM[..., None], empty_D)), empty_D
 
-# %% ../nbs/03_sets.ipynb #4da20cab
+# %% ../nbs/03_sets.ipynb #2b73a8e4
 def raise_to(
     best:Tensor, # changed in place
     new:Tensor # same shape
     )->None:
     "Element-wise maximum in place; inside a core's cache numpy's kernel beats torch's by a third"
-    if best.device.type != "cpu": torch.maximum(best, new, out=best)
-    else: np.maximum(best.numpy(), new.numpy(), out=best.numpy())
+    if best.device.type == "cpu": np.maximum(top := best.numpy(), new.numpy(), out=top)
+    else: torch.maximum(best, new, out=best)
 
 # %% ../nbs/03_sets.ipynb #1afbbba2
 def linear(
@@ -138,12 +140,13 @@ def checked(
     weights_PKD = weights_KD.detach().to(dtype).reshape(-1, *weights_KD.shape[-2:])
     return Problem(rewards_BGMD.flatten(0, 1), weights_PKD.mT.contiguous(), empty_D, UTILITIES[utility])
 
-# %% ../nbs/03_sets.ipynb #6ddc1040
+# %% ../nbs/03_sets.ipynb #4bd39787
 class Tile(NamedTuple):
-    "Some rollouts, their answers one by one, some of the weights that judge them, and blocks (rollouts, weights) to work in"
+    "Some rollouts, their answers one by one, some of the weights that judge them, 1/K for each, and blocks (rollouts, weights) to work in"
     rows:slice
     answers:tuple
     weights_DK:Tensor
+    mean_K:Tensor
     blocks:list
 
 # %% ../nbs/03_sets.ipynb #dffe332e
@@ -160,7 +163,7 @@ def tile_shape(
     columns = min(k, budget, max(width, budget//max(1, size)))
     return max(1, min(size, budget//columns)), columns
 
-# %% ../nbs/03_sets.ipynb #54de81f7
+# %% ../nbs/03_sets.ipynb #6d0607cf
 def tiles(
     problem:Problem, # checked inputs
     count:int, # working blocks wanted
@@ -171,14 +174,15 @@ def tiles(
     n, (p, _, k) = len(rewards_NMD), weights_PDK.shape
     size = n//max(1, p)
     step, columns = tile_shape(n, size, k, count+extra)
-    flat = rewards_NMD.new_empty(count, step*columns).unbind()
+    flat, mean_K = rewards_NMD.new_empty(count, step*columns).unbind(), rewards_NMD.new_full((columns,), 1/k)
     for start, table in ((j, i) for i in range(p) for j in range(i*size, (i+1)*size, step)):
         rows = slice(start, min(start+step, (table+1)*size))
-        answers, r = rewards_NMD[rows].unbind(1), rows.stop-rows.start
+        answers, r = rewards_NMD[rows].unbind(1), rows.stop - start
         for w_DK in weights_PDK[table].split(columns, 1):
-            yield Tile(rows, answers, w_DK, [x[:r*w_DK.shape[1]].view(r, -1) for x in flat])
+            c = w_DK.shape[1]
+            yield Tile(rows, answers, w_DK, mean_K[:c], [x[:r*c].view(r, c) for x in flat])
 
-# %% ../nbs/03_sets.ipynb #c674d13b
+# %% ../nbs/03_sets.ipynb #04ed0180
 @torch.no_grad()
 def set_reward(
     rewards_BGMD:Tensor, # (B,G,M,D) reward vectors of the M answers of each rollout
@@ -194,11 +198,11 @@ def set_reward(
     block. Raises `ValueError` for shapes, weights off the simplex, NaN, infinite and negative values."""
     problem = checked(rewards_BGMD, weights_KD, mask_BGM, utility, negative)
     out_N = problem.rewards_NMD.new_zeros(len(problem.rewards_NMD))
-    for rows, answers, w_DK, (best, new, *spare) in tiles(problem, 2 if utility == "linear" else 3):
+    for rows, answers, w_DK, mean_K, (best, new, *spare) in tiles(problem, 2 if utility == "linear" else 3):
         problem.score(answers[0], w_DK, best, *spare)
         for r_ND in answers[1:]: raise_to(best, problem.score(r_ND, w_DK, new, *spare))
-        out_N[rows] += best.sum(1)
-    return out_N.div_(weights_KD.shape[-2]).view(rewards_BGMD.shape[:2])
+        out_N[rows].addmv_(best, mean_K)
+    return out_N.view(rewards_BGMD.shape[:2])
 
 # %% ../nbs/03_sets.ipynb #4b45ada5
 class SetValues(NamedTuple):
@@ -218,7 +222,7 @@ def note_winner(
     if best.device.type != "cpu": torch.maximum(winner, (new > best).int()*m, out=winner)
     else: np.maximum(winner.numpy(), np.multiply(np.greater(new.numpy(), best.numpy()), m, dtype=np.int32), out=winner.numpy())
 
-# %% ../nbs/03_sets.ipynb #204781e1
+# %% ../nbs/03_sets.ipynb #3f408d56
 @torch.no_grad()
 def set_values(
     rewards_BGMD:Tensor, # (B,G,M,D)
@@ -231,7 +235,7 @@ def set_values(
     "Set reward, R(S_≤j) after each answer and R(S)−R(S∖y_j), in one pass over the answers [ours]; raises as `set_reward` does"
     problem = checked(rewards_BGMD, weights_KD, mask_BGM, utility, negative)
     prefix_NM, loo_NM = torch.zeros(2, *problem.rewards_NMD.shape[:2], dtype=problem.rewards_NMD.dtype, device=problem.rewards_NMD.device)
-    for rows, answers, w_DK, (first, second, new, spare) in tiles(problem, 4, extra=3):
+    for rows, answers, w_DK, mean_K, (first, second, new, spare) in tiles(problem, 4, extra=3):
         first.copy_(problem.score(problem.empty_D[None], w_DK, new[:1], spare[:1]))
         second.copy_(first)
         winner = torch.zeros_like(first, dtype=torch.int32)
@@ -240,10 +244,10 @@ def set_values(
             note_winner(winner, new, first, m)
             raise_to(second, torch.minimum(first, new, out=spare))
             raise_to(first, new)
-            prefix_NM[rows, m] += first.sum(1)
+            prefix_NM[rows, m].addmv_(first, mean_K)
         loo_NM[rows].scatter_add_(1, winner.long(), first.sub_(second))
     b, g, m, _ = rewards_BGMD.shape
-    prefix_BGM, loo_BGM = (x.div_(weights_KD.shape[-2]).view(b, g, m) for x in (prefix_NM, loo_NM))
+    prefix_BGM, loo_BGM = prefix_NM.view(b, g, m), loo_NM.div_(weights_KD.shape[-2]).view(b, g, m)
     if mask_BGM is not None: loo_BGM.masked_fill_(~mask_BGM, 0)
     return SetValues(prefix_BGM[..., -1].clone(), prefix_BGM, loo_BGM)
 

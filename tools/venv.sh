@@ -40,7 +40,7 @@ whole=$(printf '%s\n' ${had//,/ } ${want//,/ } | sort -u | paste -sd,)
 if [ "$key" = "$oldkey" ] && [ "$whole" = "$had" ]; then
     say ".venv is up to date [$had]"; exit
 fi
-quiet=-q; [ -t 1 ] && quiet=
+quiet=-qq; [ -t 1 ] && quiet=
 pip() { .venv/bin/python -m pip install $quiet --disable-pip-version-check --no-input ${PIP_ARGS:-} -c constraints.txt "$@"; }
 say "Installing $(grep -o '^torch==.*' constraints.txt) into .venv (the largest part: some minutes)"
 pip torch                       # by itself first, so that nothing else chooses its build
