@@ -35,19 +35,23 @@ def reused():
         return torch.amax(out['all'], -2, out=out['best']).mean(-1)
     return f
 
-def medians(jobs, repeats):
-    "Median seconds of each job; all jobs take turns"
-    times = {k:[] for k in jobs}
+def medians(jobs, repeats, turn=.03):
+    "Median seconds of a call of each job; jobs take turns, and each turn repeats the call for about `turn` seconds, so that a busy machine disturbs all alike"
+    def once(f, n):
+        t = time.perf_counter()
+        for _ in range(n): f()
+        return (time.perf_counter()-t)/n
     for f in jobs.values(): f()
+    calls = {k:max(1, round(turn/min(once(f, 1) for _ in range(3)))) for k,f in jobs.items()}
+    times = {k:[] for k in jobs}
     for _ in range(repeats):
-        for k,f in jobs.items():
-            t = time.perf_counter(); f(); times[k].append(time.perf_counter()-t)
+        for k,f in jobs.items(): times[k].append(once(f, calls[k]))
     return {k:statistics.median(v) for k,v in times.items()}
 
-def peak_flops(n=1024, repeats=15):
-    "Floating-point operations per second of a square matrix product, allocation left out"
+def square(n=1024):
+    "A square matrix product, allocation left out, and its floating-point operations"
     a,b,c = torch.rand(n,n), torch.rand(n,n), torch.empty(n,n)
-    return 2*n**3/medians(dict(mm=lambda: torch.mm(a, b, out=c)), repeats)['mm']
+    return (lambda: torch.mm(a, b, out=c)), 2*n**3
 
 def status(key): return next(int(l.split()[1])*1024 for l in Path('/proc/self/status').read_text().splitlines() if l.startswith(key))
 def grown(f):
@@ -70,17 +74,17 @@ def peak_bytes(name):
     return int(r.stdout)
 
 def time_rows(repeats):
-    args = inputs(**SHAPE); again = reused()
+    args = inputs(**SHAPE); again = reused(); mm, mm_flops = square()
     jobs = {k:(lambda f=f: f(*args)) for k,f in CONTENDERS.items()} | dict(reused=lambda: again(*args))
     expect = one_line(*args)
     for k,f in jobs.items(): torch.testing.assert_close(f(), expect, msg=f'{k} gives other values')
-    t = medians(jobs, repeats); mine = t['set_reward']
-    flops = 2*math.prod(SHAPE.values())
+    t = medians(jobs | dict(mm=mm), repeats); mine = t['set_reward']
+    flops, peak = 2*math.prod(SHAPE.values()), mm_flops/t['mm']
     return [dict(name='set_reward_ms', value=1e3*mine, unit='ms', against='itself: B=64 G=16 M=8 D=8 K=1024 float32'),
         dict(name='set_reward_time', value=mine/t['one_line'], unit='ratio', against='one-line expression, target <= 0.35'),
         dict(name='set_reward_speedup_over_loop', value=t['loop']/mine, unit='ratio', against='loop over rollouts, target >= 8'),
         dict(name='set_reward_time_vs_reused_blocks', value=mine/t['reused'], unit='ratio', against='one-line expression that never allocates'),
-        dict(name='set_reward_matmul_fraction', value=flops/mine/peak_flops(), unit='fraction', against='matrix-product peak of this machine (1024 x 1024)')]
+        dict(name='set_reward_matmul_fraction', value=flops/mine/peak, unit='fraction', against='matrix-product peak of this machine (1024 x 1024)')]
 
 def value_rows(repeats):
     args = inputs(16, *list(SHAPE.values())[1:])

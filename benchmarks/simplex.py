@@ -35,6 +35,7 @@ def seconds(method, k=128, d=4, alpha=1., repeats=20):
 def rows():
     e = errors(128); out = [dict(name='advantage_error_sobol', value=e['sobol']/e['iid'], unit='ratio', against='iid at K=128, G=8 M=3 D=4, target <= 0.333'),
         dict(name='advantage_error_sobol_128', value=e['sobol'], unit='rms', against='exact advantage'), dict(name='advantage_error_iid_128', value=e['iid'], unit='rms', against='exact advantage'),
+        dict(name='advantage_error_lattice_120', value=errors(120, redraws=1, methods=('lattice',))['lattice'], unit='rms', against='exact advantage'),
         dict(name='advantage_error_reference', value=e['reference'], unit='rms', against='two references of 2^15 nodes')]
     for k,d,alpha in ((100,4,1.),(32,4,1.),(1024,4,1.),(128,2,1.),(128,8,1.),(128,16,1.),(128,4,.5),(128,4,3.)):
         e = errors(k, d, alpha=alpha, groups=32, redraws=16, exact_k=2**14)

@@ -8,7 +8,7 @@ Docs: https://diverse-rl.github.io/diverse_rl/advantages.html.md"""
 __all__ = ['TRANSFORMS', 'ADVANTAGES', 'check_group', 'per_group', 'group_std', 'z_norm', 'center', 'rloo', 'mean_norm',
            'binomial_ratio', 'check_k', 'max_share', 'max_without', 'pkpo', 'sloo_minus_one', 'rank_figure', 'gdpo',
            'Advantage', 'find_row', 'check_rewards', 'target_weights', 'drawn_weights', 'best_under', 'scalar_reward',
-           'group_transform', 'group_advantage', 'Table', 'advantage_table']
+           'group_transform', 'group_advantage', 'Table', 'shaded_cell', 'advantage_table']
 
 # %% ../nbs/04_advantages.ipynb #ce017e40
 from collections.abc import Callable, Sequence
@@ -41,14 +41,14 @@ def per_group(
         return out_BG.to(reward_BG.device, torch.promote_types(reward_BG.dtype, torch.float32))
     return wrapped
 
-# %% ../nbs/04_advantages.ipynb #58c08220
+# %% ../nbs/04_advantages.ipynb #0db3fc04
 def group_std(
     reward_BG:Tensor, # (B,G), one number per rollout
     std:str="population" # 'population' divides by G [paper], 'unbiased' by G-1 (TRL)
     )->Tensor: # (B,1) in units of the reward; 0 for a group of one
     "Standard deviation inside each group"
     if std not in ("population", "unbiased"): raise ValueError(f"std: got {std!r}; choose 'population' or 'unbiased'")
-    if reward_BG.shape[1] == 1: return torch.zeros_like(reward_BG)
+    if reward_BG.shape[1] == 1 or not reward_BG.numel(): return reward_BG.new_zeros(len(reward_BG), 1)
     return reward_BG.std(1, correction=int(std == "unbiased"), keepdim=True)
 
 # %% ../nbs/04_advantages.ipynb #b8fcb2ec
@@ -361,13 +361,16 @@ class Table:
     html:str
     def _repr_html_(self)->str: return self.html
 
-# %% ../nbs/04_advantages.ipynb #78a44c4c
-def _cell(v:float, most:float)->str:
+# %% ../nbs/04_advantages.ipynb #ca62ec3f
+def shaded_cell(
+    v:float, # the number
+    most:float # size that gets the full colour
+    )->str: # one <td>
     "A number on a blue (positive) or orange (negative) ground"
     rgb, strength = ("31,134,214" if v > 0 else "224,123,0"), .75*min(1, abs(v)/most)
     return f'<td style="text-align:right;background:rgba({rgb},{strength:.2f})">{round(v, 2)+0.:+.2f}</td>'
 
-# %% ../nbs/04_advantages.ipynb #deb53c8f
+# %% ../nbs/04_advantages.ipynb #55395afd
 def advantage_table(
     rows:dict[str,Tensor], # name -> (G,) advantages
     labels:Sequence[str] # one per rollout
@@ -376,5 +379,5 @@ def advantage_table(
     head = "".join(f"<th>{x}</th>" for x in ("method", "answers", *labels))
     def line(name, a_G):
         most, kind = max(float(a_G.abs().max()), 1e-9), ADVANTAGES[name].answers if name in ADVANTAGES else ""
-        return f'<tr><th style="text-align:left"><code>{name}</code></th><td>{kind}</td>' + "".join(_cell(float(v), most) for v in a_G) + "</tr>"
+        return f'<tr><th style="text-align:left"><code>{name}</code></th><td>{kind}</td>' + "".join(shaded_cell(float(v), most) for v in a_G) + "</tr>"
     return Table(f'<table><thead><tr>{head}</tr></thead><tbody>{"".join(line(n, a) for n,a in rows.items())}</tbody></table>')

@@ -115,17 +115,17 @@ def lattice_steps(
     if lattice_size(n, d) == k: return n
     raise ValueError(f"k: no lattice over d={d} components has {k} nodes; the nearest have {lattice_size(n-1, d)} and {lattice_size(n, d)}, and method='sobol' takes any k")
 
-# %% ../nbs/02_simplex.ipynb #ca7c0343
+# %% ../nbs/02_simplex.ipynb #f692b488
 def lattice_nodes(
     k:int, # number of nodes K
     alpha_D:Tensor, # (D,) Dirichlet parameters, all 1
     generator:torch.Generator|None=None # not used: nothing is random
     )->Tensor: # (K,D) float64
-    "Centres of the upright cells of a simplex cut n+1 times; raises `ValueError` for a size no lattice has and for alpha other than 1 [ours]"
+    "Regular grid with the mean and covariance of the uniform distribution; raises `ValueError` for a size no lattice has and for alpha other than 1 [ours]"
     d = len(alpha_D)
     if not (alpha_D == 1).all(): raise ValueError(f"alpha: a lattice is uniform, so it takes alpha=1 only, got {alpha_D.tolist()}; use method='sobol'")
     n = lattice_steps(k, d)
-    return (compositions(n, d).double() + 1/d)/(n+1)
+    return 1/d + (compositions(n, d).double() - n/d)/math.sqrt(max(1, n*(n+d)))
 
 # %% ../nbs/02_simplex.ipynb #99847998
 def simplex_nodes(
@@ -160,7 +160,7 @@ def triangle_xy(
     corners = torch.tensor([[0, 0], [1, 0], [.5, 3**.5/2]], dtype=weights_K3.dtype)
     return weights_K3 @ corners
 
-# %% ../nbs/02_simplex.ipynb #a8ca13bc
+# %% ../nbs/02_simplex.ipynb #7917f167
 def simplex_figure(
     nodes:dict[str,Tensor], # method -> (K,3) nodes, three methods
     errors:dict[str,dict[int,float]] # method -> {K: error}
@@ -179,7 +179,7 @@ def simplex_figure(
     for method, by_k in errors.items():
         fig.add_scatter(x=list(by_k), y=list(by_k.values()), name=method, mode="lines+markers", line=dict(color=colour[method]), row=2, col=2,
                         hovertemplate="K = %{x}<br>error %{y:.4f}<extra>"+method+"</extra>")
-    fig.update_xaxes(type="log", dtick=1, row=2, col=2).update_yaxes(type="log", dtick=1, tickformat=".0e", row=2, col=2)
+    fig.update_xaxes(type="log", dtick=1, row=2, col=2, gridcolor="rgba(128,128,128,.3)").update_yaxes(type="log", dtick=1, tickformat=".0e", row=2, col=2, gridcolor="rgba(128,128,128,.3)")
     fig.for_each_trace(lambda t: t.update(showlegend=t.name in errors))
     return fig.update_layout(height=620, margin=dict(l=10, r=10, t=40, b=30), paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(128,128,128,.08)", font=dict(color="#888"),
-                             legend=dict(x=.98, y=.4, xanchor="right", yanchor="top"))
+                             legend=dict(x=.57, y=.02, yanchor="bottom", bgcolor="rgba(0,0,0,0)"))

@@ -31,6 +31,7 @@
     return u;
   };
   const paint = (el) => {
+    if (!el._fullLayout) return;                       // still being drawn: it paints itself when it is done
     el.given ||= JSON.parse(JSON.stringify(el.layout, (k, v) => k === "template" ? undefined : v));
     const u = wanted(el._fullLayout, getComputedStyle(document.body).color);
     for (const k of Object.keys(u)) if (own(el.given, k) !== undefined) delete u[k];   // what a figure sets itself stays

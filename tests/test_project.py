@@ -46,6 +46,7 @@ def imported(src):
     for o in ast.walk(ast.parse(src)):
         if isinstance(o, ast.Import): out |= {a.name.split('.')[0] for a in o.names}
         elif isinstance(o, ast.ImportFrom) and not o.level: out.add(o.module.split('.')[0])
+        elif isinstance(o, ast.Call) and getattr(o.func, 'attr', '')=='importorskip': out.add(o.args[0].value.split('.')[0])
     return out - set(sys.stdlib_module_names) - {'diverse_rl'}
 
 def declared(*extras):
@@ -119,6 +120,17 @@ def test_notebook_shape(p):
     first,second = (''.join(c['source']).strip() for c in cells(p,'markdown')[:2])
     assert cells(p,'markdown')[0] == json.loads(p.read_text())['cells'][0] and re.fullmatch(r'# [^\n]+\n\n> [^\n]+', first), 'first cell: `# Title`, blank line, `> subtitle`'
     assert re.fullmatch(rf'\[!\[Open In Colab\]\(\S+colab-badge\.svg\)\]\(\S+/nbs/{re.escape(p.name)}\)', second), 'second text cell: the Colab badge of this notebook alone'
+
+@pytest.mark.parametrize('p', nbs, ids=name)
+def test_imports_stand_alone(p):
+    "The site's build runs each cell that holds an import, and nothing else: such a cell must not need another"
+    quiet = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    for c in cells(p):
+        s = ''.join(c['source'])
+        if re.search(r'^#\|\s*(export|eval: false)', s, re.M) or s.startswith(('%','!')): continue
+        tree = ast.parse(s)
+        if any(isinstance(o, (ast.Import, ast.ImportFrom)) for o in ast.walk(tree)):
+            assert all(isinstance(o, quiet) for o in tree.body), f'{p.name}: give the imports a cell of their own:\n{s[:300]}'
 
 @pytest.mark.parametrize('p', nbs, ids=name)
 def test_notebook_has_outputs(p): assert any(c['outputs'] for c in cells(p)), 'stored without outputs'

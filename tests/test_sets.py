@@ -3,7 +3,7 @@ import itertools, math
 from fractions import Fraction
 import pytest, torch
 from hypothesis import given, settings, strategies as st
-from diverse_rl.sets import (SetValues, as_fractions, checked, chebyshev, envelope_area, envelope_figure, envelope_xy, exact_set_reward, front_rows,
+from diverse_rl.sets import (SetValues, checked, envelope_area, envelope_figure, envelope_xy, exact_set_reward, front_rows,
                              polygon_area, positive_part_mean, set_reward, set_values, tile_shape, tiles)
 from diverse_rl.simplex import simplex_nodes
 
@@ -44,7 +44,7 @@ def problems(draw):
     mask = torch.rand(b, g, m, generator=gen) < .6 if draw(st.booleans()) else None
     return r, w, mask
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(problems(), st.sampled_from(['linear', 'chebyshev']))
 def test_one_pass_equals_the_formula(problem, name):
     r, w, mask = problem
@@ -64,6 +64,7 @@ def test_negative_rewards_with_the_minimum_for_empty_rollouts(problem, name):
     want = slow_values(r, w, mask, name, empty)
     got = set_values(r.where(mask[..., None], torch.nan), w, mask_BGM=mask, utility=name, negative='minimum')
     for a, b in zip(got, want): assert torch.allclose(a, b, atol=2e-6)
+    assert (got.loo_BGM[~mask] == 0).all()
     wrote = mask.any(-1)
     if w.ndim == 2 and wrote.any() and not wrote.all(): assert got.reward_BG[~wrote].max() <= got.reward_BG[wrote].min() + 1e-6
 
@@ -130,12 +131,19 @@ def test_tiles_cover_every_rollout_and_weight_once(b, g, m, k, count, own):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 5000), st.integers(1, 8))
 def test_blocks_stay_below_one_full_block_and_the_cache(groups, size, k, count):
-    rows, columns = tile_shape(groups*size, size, k, count)
+    rows, columns = tile_shape(groups*size, size, k, count, 2**18)
     assert 1 <= rows <= size and 1 <= columns <= k and rows*columns*count <= max(count, min(2**18, groups*size*k))
 
 def test_many_answers_and_tiles_give_the_one_line_value():
     r, w = torch.rand(3, 50, 40, 6, generator=seeded(4)), simplex_nodes(3000, 6)
     assert torch.allclose(set_reward(r, w), (r @ w.T).amax(-2).mean(-1), atol=1e-6)
+
+def test_more_than_256_answers():
+    r, w = torch.rand(2, 3, 300, 4, generator=seeded(5)), simplex_nodes(40, 4)
+    v, u_BGKM = set_values(r, w), (r @ w.T).mT
+    top = u_BGKM.topk(2)
+    assert torch.allclose(v.prefix_BGM, u_BGKM.cummax(-1).values.mean(-2), atol=1e-6)
+    assert torch.allclose(v.loo_BGM, torch.zeros(2, 3, 300).scatter_add(-1, top.indices[..., 0], top.values[..., 0]-top.values[..., 1])/40, atol=1e-6)
 
 def test_no_gradient_and_inputs_untouched():
     r, w = torch.rand(2, 3, 4, 5, requires_grad=True), simplex_nodes(6, 5)
@@ -165,6 +173,12 @@ def test_two_rewards_against_quadrature(answers):
     w = (torch.arange(40_000, dtype=torch.float64) + .5)/40_000
     slow = torch.stack([float(a)*w + float(b)*(1-w) for a, b in answers]).amax(0).mean()
     assert exact_set_reward(answers) == pytest.approx(slow.item(), abs=1e-7)
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5).flatmap(lambda m: rows(m, 2)).map(lambda r: list(dict.fromkeys(r))), st.integers(1, 6).flatmap(lambda m: rows(m, 3)).map(lambda r: list(dict.fromkeys(r))))
+def test_dominated_and_parallel_rows_may_stay(two, three):
+    assert envelope_area(two) == envelope_area(front_rows(two)) and polygon_area(three) == polygon_area(front_rows(three))
+    assert envelope_area([(Fraction(1), Fraction(1)), (Fraction(1, 2), Fraction(1, 2))]) == 1
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6).flatmap(lambda d: st.lists(rationals, min_size=d, max_size=d)), st.integers(0, 4))

@@ -68,12 +68,15 @@ def test_every_notebook_has_a_page():
 
 # ---- the browser
 
+class Server(http.server.ThreadingHTTPServer): request_queue_size = 128      # the default of 5 drops a browser's connections on a busy machine
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
     def log_message(self, *a): pass
 
 @pytest.fixture(scope='session')
 def base():
-    s = http.server.ThreadingHTTPServer(('127.0.0.1',0), functools.partial(Quiet, directory=site))
+    s = Server(('127.0.0.1',0), functools.partial(Quiet, directory=site))
     threading.Thread(target=s.serve_forever, daemon=True).start()
     yield f'http://127.0.0.1:{s.server_address[1]}'
     s.shutdown()
@@ -89,7 +92,7 @@ def browser():
 
 def guard(p, base):
     "Collect errors of page `p` in `p.bad`, and refuse what is not served by the site"
-    p.bad = []; p.set_default_timeout(90_000)
+    p.bad = []; p.set_default_timeout(180_000)
     def gate(r):
         u = r.request.url
         if u.startswith((base,'data:','blob:')): r.continue_()
@@ -121,7 +124,7 @@ def settle(p):
     "Wait until fonts are in, figures are drawn and maths is set"
     p.evaluate('document.fonts.ready')
     p.wait_for_function("document.querySelectorAll('main .plotly-graph-div').length == document.querySelectorAll('main .plotly-graph-div .main-svg:first-of-type').length"
-                        " && [...document.querySelectorAll('main .math')].every(e => e.querySelector('.katex'))", timeout=90_000)
+                        " && [...document.querySelectorAll('main .math')].every(e => e.querySelector('.katex'))", timeout=180_000)
     p.wait_for_timeout(150)
 
 def css(p, sel, key): return p.evaluate('([s,k]) => getComputedStyle(document.querySelector(s))[k]', [sel,key])

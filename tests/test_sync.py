@@ -45,3 +45,15 @@ def test_a_stale_setting_is_seen(copy):
     t = copy/'pyproject.toml'; t.write_text(t.read_text().replace('torch>=', 'torch>=99.'))
     r = subprocess.run(sync, cwd=copy, capture_output=True, text=True)
     assert r.returncode!=0 and 'stale' in r.stderr
+
+def test_readme_is_the_index(tmp_path):
+    "Text with links to pages, code with its printed output; hidden cells and pictures stay in the notebook"
+    import importlib.util, json
+    spec = importlib.util.spec_from_file_location('sync_readme', root/'tools/sync_readme.py'); m = importlib.util.module_from_spec(spec); spec.loader.exec_module(m)
+    cell = lambda kind,source,*outputs: dict(cell_type=kind, source=source, outputs=list(outputs))
+    nb = [cell('markdown','# T\n\n> s'), cell('code','#| hide\nimport os'), cell('markdown','[sets](03_sets.ipynb#a) ![p](a.png)'),
+          cell('code','1+1', dict(data={'text/plain':['2']})), cell('code','#| echo: false\nf()', dict(text=['hi\n'])),
+          cell('code','draw()', dict(data={'image/svg+xml':'<svg/>','text/plain':'a drawing'}))]
+    (tmp_path/'nbs').mkdir(); (tmp_path/'nbs/index.ipynb').write_text(json.dumps(dict(cells=nb))); shutil.copy(root/'pyproject.toml', tmp_path)
+    want = ['# T\n\n> s', '[sets](https://diverse-rl.github.io/diverse_rl/sets.html#a) ![p](nbs/a.png)', '```python\n1+1\n```', '```text\n2\n```', '```text\nhi\n```', '```python\ndraw()\n```']
+    assert m.build(tmp_path) == m.HEAD+'\n'+'\n\n'.join(want)+'\n'

@@ -1,5 +1,5 @@
 "The trainer: off is the stock trainer bit for bit, on does what its parts say, groups may be split over processes"
-import os, subprocess, sys, textwrap
+import os, socket, subprocess, sys, textwrap
 from pathlib import Path
 import pytest, torch
 pytest.importorskip('trl')
@@ -34,16 +34,33 @@ def run(t):
     drop = ('runtime','per_second','step_time','total_flos')
     return {k:v.clone() for k,v in t.model.state_dict().items()}, [{k:v for k,v in h.items() if not any(d in k for d in drop)} for h in t.state.log_history]
 
-def forced(t, texts):
-    "Make the trainer write the given completions instead of sampling"
+def forced(t, texts, first=0):
+    "Make the trainer write the given completions, by turns from number `first` on, instead of sampling"
     tok = t.processing_class
     def single(prompt_ids, *a, **k):
-        ids = [tok(texts[i%len(texts)]).input_ids+[tok.eos_token_id] for i in range(len(prompt_ids))]
+        ids = [tok(texts[(first+i)%len(texts)]).input_ids+[tok.eos_token_id] for i in range(len(prompt_ids))]
         return ids, None
     t._generate_single_turn = single
     return t
 
-@pytest.mark.parametrize('extra', [dict(), dict(beta=.1, loss_type='grpo'), dict(scale_rewards='batch')])
+def iter_step(t, first=0, count=B*G):
+    "One generation step of `count` rollouts, from number `first` on, without an optimiser"
+    t.model.train()
+    return t._generate_and_score_completions([dict(prompt=p) for p in t.train_dataset['prompt'][:B] for _ in range(G)][first:first+count])
+
+@pytest.fixture(scope='module')
+def shared(tmp_path_factory): return parts(tmp_path_factory.mktemp('shared'), credit='telescoped')
+
+@pytest.fixture
+def step(shared):
+    "What one step makes of given completions under given switches; one trainer serves all the tests, since making it takes longest"
+    def f(texts, reward, advantage=None, credit=None, credit_scale='group', max_k=4):
+        for k,v in dict(advantage=advantage, credit=credit, credit_scale=credit_scale, max_k=max_k).items(): setattr(shared.args, k, v)
+        shared.set_reward,shared.reward_funcs = reward,[reward]
+        return iter_step(forced(shared, texts))
+    return f
+
+@pytest.mark.parametrize('extra', [dict(), dict(beta=.1, loss_type='grpo', scale_rewards='batch')])
 def test_off_is_stock_bit_for_bit(tmp_path, extra):
     a,ha = run(parts(tmp_path/'a', GRPOTrainer, GRPOConfig, steps=5, **extra))
     b,hb = run(parts(tmp_path/'b', steps=5, **extra))
@@ -57,41 +74,48 @@ TEXTS = ['<answer_1> a a </answer_1> <answer_2> b b </answer_2>', '<answer_1> a 
 
 @pytest.mark.parametrize('credit', ['telescoped','leave_one_out','control_variate'])
 @pytest.mark.parametrize('scale', ['group','batch'])
-def test_credit_reaches_the_right_tokens(tmp_path, credit, scale):
-    t = forced(parts(tmp_path, credit=credit, credit_scale=scale), TEXTS); got = {}
-    orig = t._rewrite
-    t._rewrite = lambda out: (orig(out), got.update(out))
-    next(iter_step(t))
-    r = t.set_reward; v = r.values(score_answers(TEXTS*B, M, scorer, {}), 0)
+def test_credit_reaches_the_right_tokens(step, credit, scale):
+    r = SetReward(scorer, M, d=2, k=16)
+    out = step(TEXTS, r, credit=credit, credit_scale=scale)
+    v = r.values(score_answers(TEXTS*B, M, scorer, {}), 0)
     want = answer_credit(v.prefix_BGM.view(B,G,M), v.loo_BGM.view(B,G,M), credit=credit, scale=scale).flatten(0,1)
     slots = [[0]*4+[1]*4+[2], [0]*3+[1]*3+[2], [0]*5+[1], [0]*4]   # by hand: tags belong to their answer, what follows the last block to the next slot
     for i in range(B*G):
         s = slots[i%4]
-        assert torch.allclose(got['advantages'][i,:len(s)], want[i][s])
+        assert torch.allclose(out['advantages'][i,:len(s)], want[i][s]) and out['answer_slots'][i,:len(s)].tolist()==s
     assert want.abs().max()>.1
 
-def iter_step(t):
-    "One generation step, without an optimiser"
-    t.model.train(); t.num_generations = G
-    yield t._generate_and_score_completions([dict(prompt=p) for p in t.train_dataset['prompt'][:B] for _ in range(G)])
-
 @pytest.mark.parametrize('name', ['vpo','set_max','multi_rlvr'])
-def test_group_transforms_of_sets(tmp_path, name):
-    t = forced(parts(tmp_path, advantage=name, reward=SetReward(scorer, M, method=name, d=2, k=16)), TEXTS)
-    out = next(iter_step(t)); r = t.set_reward
+def test_group_transforms_of_sets(step, name):
+    r = SetReward(scorer, M, method=name, d=2, k=16)
+    out = step(TEXTS, r, advantage=name)
     b = score_answers(TEXTS*B, M, scorer, {})
     want = group_advantage(name, b.vectors_NMD.view(B,G,M,2), weights_KD=r.weights(2, 0), mask_BGM=b.mask_NM.view(B,G,M))
     assert torch.allclose(out['advantages'], want.flatten(), atol=1e-5) and want.abs().max()>.1
 
 @pytest.mark.parametrize('name', ['grpo','max_at_k','maxrl','gdpo','pkpo','sloo_minus_one','rloo','dr_grpo','random_weight_grpo'])
-def test_group_transforms_of_single_answers(tmp_path, name):
+def test_group_transforms_of_single_answers(shared, step, name):
     texts = ['a a b','a','b b','c']
-    t = forced(parts(tmp_path, advantage=name, max_k=2, reward=SetReward(scorer, 1, method=name, tag=None, d=2)), texts)
-    out = next(iter_step(t)); r = t.set_reward
+    r = SetReward(scorer, 1, method=name, tag=None, d=2)
+    out = step(texts, r, advantage=name, max_k=2)
     b = score_answers(texts*B, 1, scorer, {}, tag=None)
-    w = r.prompt_weights(t.train_dataset['prompt'][:B], 2, 0) if name=='random_weight_grpo' else None
+    w = r.prompt_weights(shared.train_dataset['prompt'][:B], 2, 0) if name=='random_weight_grpo' else None
     want = group_advantage(name, b.vectors_NMD.view(B,G,1,2), weights_KD=w, k=2)
     assert torch.allclose(out['advantages'], want.flatten(), atol=1e-5) and want.abs().max()>.1
+
+def test_shared_credit_is_the_vpo_advantage(step):
+    r = SetReward(scorer, M, d=2, k=16)
+    a,b = step(TEXTS, r, credit='shared')['advantages'],step(TEXTS, r, advantage='vpo')['advantages']
+    assert a.shape==(B*G,) and torch.equal(a, b) and a.abs().max()>.1
+
+def test_credit_trains_and_logs_each_answer(tmp_path):
+    t = forced(parts(tmp_path, credit='telescoped'), TEXTS)
+    before = {k:v.clone() for k,v in t.model.state_dict().items()}
+    after,h = run(t)
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    for row in h[:2]: assert {'answers/entropy_1','answers/entropy_2','answers/ew_best_at_8','answers/diversity_l1','answers/pool_size'} <= set(row)
+    assert 0<h[0]['answers/entropy_1']<=torch.tensor(len(t.processing_class)*1.).log()
+    assert t._logs['advantages'] and len(t._logs['advantages'])==len(t._logs['completion'])
 
 def test_unpatched_trainer_takes_the_set_reward(tmp_path):
     t = parts(tmp_path, GRPOTrainer, GRPOConfig, steps=2)
@@ -115,33 +139,35 @@ def test_untested_trl_is_refused():
     for v in ('1.15.9','1.17.0','2.0'):
         with pytest.raises(ImportError, match=v.replace('.',r'\.')): check_trl(v)
 
-def test_nan_scores_and_empty_rollouts_are_normal_input(tmp_path):
+def test_nan_scores_and_empty_rollouts_are_normal_input(shared, step):
     bad = lambda text, **_: [float('nan'),0.] if 'b' in text else scorer(text)
-    t = forced(parts(tmp_path, credit='telescoped', reward=SetReward(bad, M, d=2, k=16)), ['','<answer_1> b </answer_1>','<answer_1> a </answer_1>','<answer_1> a a'])
-    out = next(iter_step(t))
-    assert torch.isfinite(out['advantages']).all() and t._metrics['train']['answers/unscorable'][-1]==.25
+    out = step(['','<answer_1> b </answer_1>','<answer_1> a </answer_1>','<answer_1> a a'], SetReward(bad, M, d=2, k=16), credit='telescoped')
+    assert torch.isfinite(out['advantages']).all() and shared._metrics['train']['answers/unscorable'][-1]==.25
 
 SPLIT = '''
-import os, sys; sys.path.insert(0, {tests!r})
+import sys; sys.path.insert(0, {tests!r})
 import torch; torch.set_num_threads(1)
 import test_trainer as tt
 from pathlib import Path
-world = int(os.environ.get('WORLD_SIZE', 1))
-t = tt.forced(tt.parts(Path({out!r})/str(world), credit='telescoped'), tt.TEXTS)
-n = tt.B*tt.G//world; rank = t.accelerator.process_index
-t.model.train(); prompts = [p for p in t.train_dataset['prompt'][:tt.B] for _ in range(tt.G)]
-t._generate_single_turn = lambda ids, *a, **k: ([t.processing_class(tt.TEXTS[(rank*n+i)%4]).input_ids+[t.processing_class.eos_token_id] for i in range(n)], None)
-out = t._generate_and_score_completions([dict(prompt=p) for p in prompts[rank*n:rank*n+n]])
-torch.save(out['advantages'], Path({out!r})/f'adv_{{world}}_{{rank}}.pt')
+t = tt.parts(Path({out!r})/sys.argv[1], credit='telescoped'); rank = t.accelerator.process_index; n = tt.B*tt.G//2
+assert t.accelerator.num_processes==2
+out = tt.iter_step(tt.forced(t, tt.TEXTS, rank*n), rank*n, n)
+torch.save(out['advantages'], Path({out!r})/f'adv_{{rank}}.pt')
 '''
 @pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
+@pytest.mark.timeout(600)
 def test_a_group_split_over_two_processes_gets_the_same_advantages(tmp_path):
     f = tmp_path/'split.py'; f.write_text(textwrap.dedent(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path))))
-    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE'}
-    env.pop('WORLD_SIZE', None)
-    launch = [sys.executable,'-m','torch.distributed.run','--standalone','--nproc_per_node']
-    subprocess.run([sys.executable, f], check=True, env=env, timeout=240)
-    subprocess.run([*launch,'2',f], check=True, env=env, timeout=240)
-    one = torch.load(tmp_path/'adv_1_0.pt')
-    two = torch.cat([torch.nn.functional.pad(torch.load(tmp_path/f'adv_2_{r}.pt'), (0,9)) for r in (0,1)])[:, :one.shape[1]]
-    assert torch.allclose(one, two, atol=1e-6) and one.abs().max()>.1
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'MASTER_ADDR':'127.0.0.1', 'MASTER_PORT':str(port), 'WORLD_SIZE':'2'}
+    ps = [subprocess.Popen([sys.executable, f, str(r)], env={**env, 'RANK':str(r), 'LOCAL_RANK':str(r)}) for r in (0,1)]
+    try: codes = [p.wait(timeout=500) for p in ps]
+    finally:
+        for p in ps: p.kill()
+    assert codes==[0,0]
+    one = iter_step(forced(parts(tmp_path, credit='telescoped'), TEXTS))['advantages']
+    two = [torch.load(tmp_path/f'adv_{r}.pt') for r in (0,1)]   # each is as wide as its own longest completion
+    for i in range(B*G):
+        t = two[i//(B*G//2)][i%(B*G//2)]
+        assert torch.allclose(one[i,:len(t)], t[:one.shape[1]], atol=1e-6)
+    assert one.abs().max()>.1

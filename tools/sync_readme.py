@@ -10,7 +10,8 @@ def src(o): return ''.join(o) if isinstance(o, list) else o
 def page(name): return re.sub(r'^\d+[a-z]?_', '', Path(name).stem)+'.html'     # the name nbdev gives a notebook's page
 
 def links(s, docs):
-    "Links to notebooks become links to their pages"
+    "Links to notebooks become links to their pages, pictures are found from the root"
+    s = re.sub(r'!\[([^\]]*)\]\((?!https?:|data:)([^)\s]+)\)', r'![\1](nbs/\2)', s)
     return re.sub(r'\]\((?!https?:)([^)\s#]+\.ipynb)(#[^)\s]*)?\)', lambda m: f"]({docs}/{page(m[1])}{m[2] or ''})", s)
 
 def output(o):
