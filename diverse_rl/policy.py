@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/12_policy.ipynb #54fd0d4f
+# %% ../nbs/12_policy.ipynb #1a53c4fe
 from .answers import format_answers, multi_answer_prompt
-from .maze import make_mazes, maze_config, MazeConfig, sample_walks, walk_cells, exit_steps, ONE_ROUTE, MANY_ROUTES, score_moves
+from .maze import Maze, make_mazes, maze_config, MazeConfig, sample_walks, walk_cells, exit_steps, ONE_ROUTE, MANY_ROUTES, score_moves
 
 # %% ../nbs/12_policy.ipynb #0dc2e67c
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def policy_vocab(n:int, # side of the maze
     cells = [f'{k}:{_sides(o)}' for k in names for o in range(1, 16)]
     return list(dict.fromkeys([*names, *cells, *words, *map(str, range(1, 2*n*n)), *tags]))
 
-# %% ../nbs/12_policy.ipynb #25ea1491
+# %% ../nbs/12_policy.ipynb #3e50dd23
 def symmetry(maze, # a `Maze`
     k:int, # 0..15: transpose (1), mirror left-right (2), mirror up-down (4), swap gold and diamonds (8)
-)->"Maze":
+)->Maze:
     "The same maze seen from another side: sixteen mazes for the price of one."
     n = maze.n
     def cell(c):

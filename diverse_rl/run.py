@@ -6,10 +6,10 @@ Docs: https://diverse-rl.github.io/diverse_rl/run.html.md"""
 
 # %% auto #0
 __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'settings', 'run_folder', 'own_folder', 'refuse_stale',
-           'warm_folder', 'training_mazes', 'trainer_args', 'set_reward_for', 'longest', 'tokens_used', 'callbacks',
-           'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm', 'held_out',
-           'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'front_of', 'by_step', 'arm_result', 'collect',
-           'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs', 'compare']
+           'warm_folder', 'training_mazes', 'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used',
+           'callbacks', 'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm',
+           'held_out', 'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'front_of', 'by_step',
+           'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs', 'compare']
 
 # %% ../nbs/22_run.ipynb #ee441539
 import json, os, platform, shlex, shutil, subprocess, sys, time
@@ -150,7 +150,13 @@ def longest(mazes:list, m:int)->int: # tokens
     "Room for `m` routes of the largest budget with their first word and tags, and the end token."
     return m*(max(z.budget for z in mazes)+5)+1
 
-# %% ../nbs/22_run.ipynb #138cfc08
+# %% ../nbs/22_run.ipynb #e310ddc8
+def orphaned()->bool: # True when the training process is alone
+    "Has the comparison that started this training process died? It left its process number in the environment."
+    boss = os.environ.get('DIVERSE_RL_BOSS')
+    return bool(boss) and os.getppid()!=int(boss)
+
+# %% ../nbs/22_run.ipynb #f6c1d607
 def tokens_used(history:list, # the trainer's log
     rollouts:int, # per step
 )->float: # tokens
@@ -164,6 +170,10 @@ def callbacks(out, budget, tokens_per_step, stamp=None):
             used = tokens_used(state.log_history, tokens_per_step)
             if budget and used>=budget: control.should_training_stop = control.should_save = True
             if state.is_world_process_zero: write_json(Path(out)/'progress.json', dict(step=state.global_step, steps=state.max_steps, tokens=used, budget=budget, settings=stamp))
+        def on_step_end(self, args, state, control, **kw):
+            if orphaned(): control.should_save = True
+        def on_save(self, args, state, control, **kw):
+            if orphaned(): sys.exit(143)
     return [Watch()]
 
 # %% ../nbs/22_run.ipynb #f903f8ce
@@ -349,14 +359,14 @@ def collect(r:Recipe, root, command:str, seconds:float)->dict: # results
     write_json(f, res)
     return res
 
-# %% ../nbs/22_run.ipynb #8f6939d1
+# %% ../nbs/22_run.ipynb #3dd4bfa3
 class RunError(RuntimeError): "A training process that failed; the message ends with the end of its log."
 def jobs_of(r:Recipe, root)->list[tuple]: # (arm, seed)
     "The runs of a comparison that are not finished."
     return [(a,s) for s in r.seeds for a in r.arms if not (run_folder(r, a, s, root)/'log.json').exists()]
 def start_job(recipe_path, arm:str, seed:int, root, log:Path)->subprocess.Popen:
     "One training run in its own process, one thread, output to `log`."
-    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'TQDM_DISABLE':'1', 'HF_HUB_OFFLINE':'1', 'TOKENIZERS_PARALLELISM':'false'}
+    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'TQDM_DISABLE':'1', 'HF_HUB_OFFLINE':'1', 'TOKENIZERS_PARALLELISM':'false', 'DIVERSE_RL_BOSS':str(os.getpid())}
     cmd = [sys.executable, '-m', 'diverse_rl.cli', 'train', str(recipe_path), '--arm', arm, '--seed', str(seed), '--out', str(root), '--resume']
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open('ab') as f: return subprocess.Popen(cmd, env=env, stdout=f, stderr=subprocess.STDOUT)

@@ -152,7 +152,7 @@ def _slots(self, completion_ids:Tensor)->Tensor: # (N, T)
         out[i,:len(s)] = s.to(out)
     return out
 
-# %% ../nbs/20_trainer.ipynb #2a5f4a1c
+# %% ../nbs/20_trainer.ipynb #fe0e5d8d
 def _runs(values:list)->list: # (start, end) of stretches of equal neighbours
     "Cut a row where its value changes"
     cut = [0, *(i for i in range(1, len(values)) if values[i]!=values[i-1]), len(values)]
@@ -166,7 +166,7 @@ def _span(text:str, slot:int, advantage:float, scale:float)->str:
 
 def draw_advantages(tokenizer, # of the policy
     output:dict, # what `_generate_and_score_completions` returns: `completion_ids`, `completion_mask`, `advantages` (N,) or (N, T), maybe `answer_slots`
-)->'IPython.display.HTML':
+): # an object that notebooks show
     "Rollouts, coloured by advantage (blue: likelier, orange: less likely, its value in front), each answer with an underline of its own; readable on light and dark pages."
     from IPython.display import HTML
     ids,n = output['completion_ids'],output['completion_mask'].sum(1).tolist()

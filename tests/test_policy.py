@@ -9,10 +9,10 @@ from diverse_rl import policy as P
 from diverse_rl.answers import parse_answers, multi_answer_prompt
 from diverse_rl.maze import MANY_ROUTES, ONE_ROUTE, make_mazes, maze_from_ascii, sample_walks, score_moves, walk_cells
 from diverse_rl.policy import (INTENTIONS, PolicyConfig, answer_words, cell_names, demonstrations, load_policy, make_mazes_for, make_policy, make_tokenizer,
-                               maze_question, policy_vocab, read_route, route_words, sample_texts, score_route, teacher_walks, warm_start)
+                               maze_question, policy_vocab, read_route, route_words, sample_texts, score_route, symmetry, teacher_walks, warm_start)
 
 MAZES = {n:make_mazes(4, n=n, seed=3) for n in (4,5,7)}
-SIZE = PolicyConfig(hidden=16, layers=1, heads=2, kv_heads=1, mlp=16, examples=32, walks=8, batch=16)
+SIZE = PolicyConfig(hidden=16, layers=1, heads=2, kv_heads=1, mlp=16, mazes=2, long=1, rounds=2, batch=8)
 TASK = SimpleNamespace(n=4, items=None, slack=None, lava=None)
 mazes = st.sampled_from([z for zs in MAZES.values() for z in zs])
 BOARD = maze_from_ascii("""
@@ -36,7 +36,7 @@ def test_every_word_is_one_token_and_comes_back(tok5):
 @given(mazes, st.integers(1, 8), st.integers(0, 999))
 def test_prompts_and_answers_survive_the_tokenizer(maze, m, seed):
     tok = make_tokenizer(policy_vocab(maze.n))
-    rows = demonstrations([maze], m, 4, np.random.default_rng(seed))
+    rows = demonstrations([maze], (1, m), np.random.default_rng(seed))
     for text in [maze_question(maze, m), *(r['completion'] for r in rows)]:
         ids = tok(text).input_ids
         assert tok.unk_token_id not in ids and tok.decode(ids, skip_special_tokens=True).split()==text.split()
@@ -132,15 +132,27 @@ def test_intentions_say_what_is_collected():
     assert [answer_words(board, w).split()[0] for w in ('RRDD','DDRR','DRRD','DDUURRDD')]==['gold','diamond','plain','both']
     assert answer_words(board, 'RRDDLLRR').split()[0]=='gold'          # what lies after the exit is not collected
 
-@pytest.mark.parametrize('m', [2,3,8])
-def test_demonstrations_are_in_both_formats_and_all_arrive(m):
-    zs = MAZES[5]; rows = demonstrations(zs, m, 8, np.random.default_rng(1))
-    assert len(rows)==8*len(zs) and rows==demonstrations(zs, m, 8, np.random.default_rng(1))
-    ask = {maze_question(z, k):(z,k) for z in zs for k in (1,m)}
+@pytest.mark.parametrize('ms', [(1,), (1,2,2), (8,3)])
+def test_demonstrations_have_the_asked_formats_and_all_arrive(ms):
+    zs = MAZES[5]; rows = demonstrations(zs, ms, np.random.default_rng(1))
+    assert len(rows)==len(ms)*len(zs) and rows==demonstrations(zs, ms, np.random.default_rng(1))
+    ask = {maze_question(v, k):(v,k) for z in zs for v in (symmetry(z, i) for i in range(16)) for k in ms}
     for r in rows:
-        z,k = ask[r['prompt']]; a = parse_answers(r['completion'], k)
-        assert a.found==k and not parse_answers(r['completion'], 9).found>k and all(score_route(z, t)[0]==1 for t in a.texts)
-    assert {ask[r['prompt']][1] for r in rows}=={1,m}
+        z,k = ask[r['prompt']]; a = parse_answers(r['completion'], 9)
+        assert a.found==k and a.numbers[:k]==tuple(range(1, k+1)) and all(score_route(z, t)[0]==1 for t in a.texts[:k] if t)
+    assert sorted(ask[r['prompt']][1] for r in rows)==sorted(ms*len(zs))
+
+@settings(max_examples=60)
+@given(mazes, st.integers(0, 15), st.integers(0, 999))
+def test_a_symmetry_keeps_what_walks_are_worth(maze, k, seed):
+    v = symmetry(maze, k); turn = dict(zip('UDLR', 'UDLR'))
+    if k&1: turn = {a:dict(U='L', D='R', L='U', R='D')[b] for a,b in turn.items()}
+    if k&2: turn = {a:dict(L='R', R='L').get(b, b) for a,b in turn.items()}
+    if k&4: turn = {a:dict(U='D', D='U').get(b, b) for a,b in turn.items()}
+    order = [0,2,1,3] if k&8 else [0,1,2,3]
+    for w in [*sample_walks(maze, 2, random.Random(seed)), ''.join(random.Random(seed).choices('UDLR', k=9))]:
+        assert (score_moves(v, [turn[o] for o in w])==score_moves(maze, w)[order]).all()
+    assert symmetry(maze, 0)==maze and len({symmetry(maze, i) for i in range(16)})>=8
 
 def test_questions_tell_the_whole_maze():
     for n,zs in MAZES.items():
@@ -169,7 +181,7 @@ def test_the_model_is_reproducible_and_leaves_the_global_generator_alone():
     assert all(torch.equal(x, y) for x,y in zip(a.parameters(), b.parameters())) and any(not torch.equal(x, y) for x,y in zip(a.parameters(), c.parameters()))
     assert a.config.model_type=='qwen3' and a.config.pad_token_id==_tok4.pad_token_id and a.config.eos_token_id==_tok4.eos_token_id
 
-@pytest.mark.parametrize('kw,word', [(dict(hidden=97),'hidden=97.*multiple'), (dict(kv_heads=3),'heads=4.*kv_heads=3'), (dict(layers=0),'layers=0'), (dict(examples=0),'examples=0'), (dict(walks=0),'walks=0'), (dict(batch=0),'batch=0')])
+@pytest.mark.parametrize('kw,word', [(dict(hidden=97),'hidden=97.*multiple'), (dict(kv_heads=3),'heads=4.*kv_heads=3'), (dict(layers=0),'layers=0'), (dict(mazes=0),'mazes=0'), (dict(batch=0),'batch=0')])
 def test_impossible_sizes_are_refused(kw, word):
     with pytest.raises(ValueError, match=word): PolicyConfig(**kw)
 

@@ -1,5 +1,5 @@
 "The trainer: off is the stock trainer bit for bit, on does what its parts say, groups may be split over processes"
-import os, socket, subprocess, sys, textwrap
+import os, re, socket, subprocess, sys, textwrap
 from pathlib import Path
 import pytest, torch
 pytest.importorskip('trl')
@@ -9,7 +9,7 @@ from diverse_rl.advantages import group_advantage
 from diverse_rl.credit import answer_credit
 from diverse_rl.policy import PolicyConfig, make_policy, make_tokenizer
 from diverse_rl.reward import SetReward, score_answers
-from diverse_rl.trainer import DiverseGRPOConfig, DiverseGRPOTrainer, check_trl
+from diverse_rl.trainer import DiverseGRPOConfig, DiverseGRPOTrainer, check_trl, draw_advantages
 
 B,G,M,T = 3,4,2,12
 WORDS = ['a','b','c','d','go','stop',*(f'<{s}answer_{i}>' for i in (1,2,3) for s in ('','/'))]
@@ -62,10 +62,11 @@ def step(shared):
 
 @pytest.mark.parametrize('extra', [dict(), dict(beta=.1, loss_type='grpo', scale_rewards='batch')])
 def test_off_is_stock_bit_for_bit(tmp_path, extra):
-    a,ha = run(parts(tmp_path/'a', GRPOTrainer, GRPOConfig, steps=5, **extra))
-    b,hb = run(parts(tmp_path/'b', steps=5, **extra))
+    paid = lambda: SetReward(scorer, 1, tag=None, d=2, k=16)            # every text is an answer, so rewards differ from the first step on
+    a,ha = run(parts(tmp_path/'a', GRPOTrainer, GRPOConfig, steps=5, reward=paid(), **extra))
+    b,hb = run(parts(tmp_path/'b', steps=5, reward=paid(), **extra))
     assert a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    own = ('answers/diversity_l1','answers/ew_best_at_8')
+    own = ('answers/diversity_l1','answers/ew_best_at_4')
     assert [{k:v for k,v in h.items() if k not in own} for h in hb]==ha
     start = parts(tmp_path/'c').model.state_dict()
     assert any(not torch.equal(a[k], start[k]) for k in a), 'nothing was trained: the comparison would hold for any trainer'
@@ -107,6 +108,16 @@ def test_shared_credit_is_the_vpo_advantage(step):
     r = SetReward(scorer, M, d=2, k=16)
     a,b = step(TEXTS, r, credit='shared')['advantages'],step(TEXTS, r, advantage='vpo')['advantages']
     assert a.shape==(B*G,) and torch.equal(a, b) and a.abs().max()>.1
+
+def test_drawing_shows_each_slot_with_its_number(shared, step):
+    pytest.importorskip('IPython')
+    tok = shared.processing_class
+    out = step(TEXTS, SetReward(scorer, M, d=2, k=16), credit='telescoped'); html = draw_advantages(tok, out).data
+    want = [f'{out["advantages"][i,j].item():+.2f}' for i in range(B*G) for j in range(out['answer_slots'].shape[1])
+            if out['completion_mask'][i,j] and (j==0 or out['answer_slots'][i,j]!=out['answer_slots'][i,j-1])]
+    assert re.findall(r'<small>([^<]*)</small>', html)==want and '<answer' not in html
+    flat = draw_advantages(tok, step(TEXTS, SetReward(scorer, M, d=2, k=16), credit='shared')).data
+    assert flat.count('<small>')==B*G and draw_advantages(tok, dict(out, advantages=torch.zeros(B*G))).data.count('+0.00')==len(want)
 
 def test_credit_trains_and_logs_each_answer(tmp_path):
     t = forced(parts(tmp_path, credit='telescoped'), TEXTS)
