@@ -370,14 +370,15 @@ def shaded_cell(
     rgb, strength = ("31,134,214" if v > 0 else "224,123,0"), .75*min(1, abs(v)/most)
     return f'<td style="text-align:right;background:rgba({rgb},{strength:.2f})">{round(v, 2)+0.:+.2f}</td>'
 
-# %% ../nbs/04_advantages.ipynb #55395afd
+# %% ../nbs/04_advantages.ipynb #50c3f284
 def advantage_table(
     rows:dict[str,Tensor], # name -> (G,) advantages
     labels:Sequence[str] # one per rollout
     )->Table: # shown by Jupyter, Colab and a static page
     "Advantages of one group, a row per method, a column per rollout; each row has its own colour scale"
-    head = "".join(f"<th>{x}</th>" for x in ("method", "answers", *labels))
+    known = any(n in ADVANTAGES for n in rows)
+    head = "".join(f"<th>{x}</th>" for x in ("method", *["answers"]*known, *labels))
     def line(name, a_G):
-        most, kind = max(float(a_G.abs().max()), 1e-9), ADVANTAGES[name].answers if name in ADVANTAGES else ""
-        return f'<tr><th style="text-align:left"><code>{name}</code></th><td>{kind}</td>' + "".join(shaded_cell(float(v), most) for v in a_G) + "</tr>"
+        most, kind = max(float(a_G.abs().max()), 1e-9), f"<td>{ADVANTAGES[name].answers if name in ADVANTAGES else ''}</td>"*known
+        return f'<tr><th style="text-align:left"><code>{name}</code></th>{kind}' + "".join(shaded_cell(float(v), most) for v in a_G) + "</tr>"
     return Table(f'<table><thead><tr>{head}</tr></thead><tbody>{"".join(line(n, a) for n,a in rows.items())}</tbody></table>')
