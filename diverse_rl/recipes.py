@@ -105,7 +105,7 @@ def check_task(task:TaskConfig, # which mazes
     try: make_maze(0, config=replace(task.config(), tries=tries))
     except ValueError as e: raise RecipeError(f"task: no maze in {tries} draws of {task.config()}; lower task.items, task.lava or task.slack, or raise task.n") from e
 
-# %% ../nbs/21_recipes.ipynb #c2833ea8
+# %% ../nbs/21_recipes.ipynb #15fb1799
 @dataclass(frozen=True)
 class EvalConfig:
     "How a trained policy is measured. Raises `RecipeError` for values that cannot be."
@@ -116,7 +116,7 @@ class EvalConfig:
     bootstrap:int = 2000     # resamples of an interval
     level:float = 0.95       # of an interval
     def __post_init__(self):
-        for k,low in dict(mazes=2, pool=1, nodes=1, seed=0, bootstrap=2).items(): _at_least(self, k, low)
+        for k,low in dict(mazes=2, pool=2, nodes=1, seed=0, bootstrap=2).items(): _at_least(self, k, low)
         if not 0<self.level<1: raise RecipeError(f"level={self.level}: an interval's level lies between 0 and 1")
 
 # %% ../nbs/21_recipes.ipynb #7db391d0
@@ -161,15 +161,16 @@ def _build(cls, d, path):
     try: return cls(**d)
     except ValueError as e: raise RecipeError(f"{path}.{e}" if path else str(e)) from e
 
-# %% ../nbs/21_recipes.ipynb #8f9d476a
+# %% ../nbs/21_recipes.ipynb #f03e5083
 def _policy(d):
     "A `PolicyConfig` whose every size is at least 1 and whose heads have an even number of dimensions"
     d = _checked(PolicyConfig, d, 'policy')
     for k,v in d.items():
-        low = 0 if k=='seed' else 1
+        low = 0 if k in ('seed','long','rounds') else 1
         if isinstance(v, int) and v<low: raise RecipeError(f"policy.{k}={v}: give a whole number of at least {low}")
     p = _build(PolicyConfig, d, 'policy')
     if not (math.isfinite(p.lr) and p.lr>0): raise RecipeError(f"policy.lr={p.lr}: give a number above 0")
+    if not (p.long or p.rounds): raise RecipeError("policy.long=0 and rounds=0 leave nothing to learn from: raise one")
     if p.hidden//p.heads % 2: raise RecipeError(f"policy.hidden={p.hidden} and heads={p.heads} give each head {p.hidden//p.heads} dimensions, and rotary positions need an even number: take a multiple of {2*p.heads}")
     return p
 

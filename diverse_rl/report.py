@@ -104,13 +104,13 @@ def _pool_svg(maze, texts, vectors, most:int=6):
     flat = {read_route(maze, t):sum(v) for ts,vs in zip(texts, vectors) for t,v in zip(ts, vs) if sum(v)>0}
     return draw_maze(maze, sorted(flat, key=flat.get, reverse=True)[:most]).svg
 
-# %% ../nbs/23_report.ipynb #029a07d1
+# %% ../nbs/23_report.ipynb #4612f9f2
 _PAGE = '''<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>$title</title><link rel="icon" href="data:,">
 <style>
 :root { color-scheme: light dark; --fg: #222; --bg: #fff; --soft: #f3f4f6; --line: #d7dae0 }
 @media (prefers-color-scheme: dark) { :root { --fg: #e6e6e6; --bg: #15181c; --soft: #20252b; --line: #3a414a } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 1100px; margin: auto; padding: 1rem }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 1200px; margin: auto; padding: 1rem }
 h1 { margin: .2em 0 }  .quiet { opacity: .8 }  .scroll { overflow-x: auto }  figure { margin: 0; min-width: 0 }  figcaption { font-weight: 600 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }  td:first-child, th:first-child { text-align: left }
@@ -148,11 +148,13 @@ def _script_json(obj):
     "`obj` as JSON that may stand inside a script element"
     return json.dumps(obj).replace('<', '\\u003c')
 
-# %% ../nbs/23_report.ipynb #ef719c01
+# %% ../nbs/23_report.ipynb #37e2b3a2
 def _drawn(figs)->tuple[str,list]: # HTML with an empty div for each figure, and what plotly draws into them
     "Titles go into the page, where they wrap, and legends below the axes, so that a figure reads at any width"
     titles = [f.layout.title.text for f in figs]
-    for f in figs: f.update_layout(title=None, height=340, margin=dict(l=55, r=10, t=10, b=50), legend=dict(orientation='h', x=0, y=-.22, yanchor='top'))
+    for f in figs:
+        f.for_each_trace(lambda t: t.update(name=html.escape(t.name or '')))            # plotly reads names as HTML
+        f.update_layout(title=None, height=310 + 18*sum(t.showlegend is not False for t in f.data), margin=dict(l=55, r=10, t=10, b=50), legend=dict(orientation='h', x=0, y=-.2, yanchor='top'))
     return ''.join(f'<figure><figcaption>{html.escape(t)}</figcaption><div id="fig{i}" class="plotly-graph-div"></div></figure>' for i,t in enumerate(titles)), [json.loads(f.to_json()) for f in figs]
 def _provenance(res)->str:
     return '\n'.join(f"{k:<9} {', '.join(f'{n} {v}' for n,v in res[k].items() if v is not None) if k=='hardware' else res[k]}" for k in ('command','commit','hardware','seconds','seeds'))
