@@ -11,7 +11,7 @@ __all__ = ['EXAMPLES', 'parser', 'do_train', 'do_evaluate', 'do_compare', 'do_re
 import argparse, os, signal, sys
 from pathlib import Path
 
-# %% ../nbs/24_cli.ipynb #0c400960
+# %% ../nbs/24_cli.ipynb #8b2ffeab
 EXAMPLES = """examples:
   diverse-rl compare recipes/maze_mini.yaml
   diverse-rl compare recipes/maze_mini.yaml --workers 1
@@ -19,7 +19,8 @@ EXAMPLES = """examples:
   diverse-rl train recipes/maze_mini.yaml --arm vpo_telescoped --seed 0 --resume
   diverse-rl evaluate recipes/maze_mini.yaml --arm vpo_telescoped --seed 0
   diverse-rl report runs/maze_mini
-  accelerate launch --num_processes 2 -m diverse_rl.cli train recipes/maze_mini.yaml --arm grpo
+  torchrun --nproc_per_node 2 -m diverse_rl.cli train recipes/maze_mini.yaml --arm grpo
+  accelerate launch --multi_gpu --num_processes 2 -m diverse_rl.cli train recipes/maze_mini.yaml --arm grpo
 """
 
 # %% ../nbs/24_cli.ipynb #66e7b243

@@ -21,13 +21,13 @@ def test_help_of_every_verb_has_examples(verb, capsys):
 
 def test_help_names_every_verb(capsys):
     code,out,_ = leaves(['--help'], capsys)
-    assert code==0 and all(f'diverse-rl {v} ' in out for v in ('train','evaluate','compare','report')) and 'accelerate launch' in out
+    assert code==0 and all(f'diverse-rl {v} ' in out for v in ('train','evaluate','compare','report')) and 'accelerate launch' in out and 'torchrun' in out
 
 @pytest.mark.parametrize('line', [l.strip() for l in EXAMPLES.splitlines()[1:]], ids=lambda l: l[:40])
 def test_examples_can_be_typed(line):
     "Each example parses, and names a recipe and an arm that exist"
     from diverse_rl.recipes import load_recipe
-    words = shlex.split(line); a = parser().parse_args(words[words.index('diverse_rl.cli')+1:] if 'accelerate' in words else words[1:])
+    words = shlex.split(line); a = parser().parse_args(words[words.index('diverse_rl.cli')+1:] if 'diverse_rl.cli' in words else words[1:])
     if a.command!='report':
         r = load_recipe(root/a.recipe); assert not hasattr(a, 'arm') or a.arm in r.arms
 

@@ -55,7 +55,7 @@ def test_pictures_follow_the_pool(res, tmp_path):
 
 def test_results_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match='diverse-rl compare'): read_results(tmp_path)
-    (tmp_path/'results.json').write_text('{'); 
+    (tmp_path/'results.json').write_text('{')
     with pytest.raises(RecipeError, match='not JSON'): read_results(tmp_path)
 
 # ---- in a browser
@@ -86,12 +86,13 @@ def browser():
         yield b
         b.close()
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def see(browser, report):
-    "Open the report; errors and requests that leave the file are collected in `bad`"
-    made = []
+    "Open the report once per scheme and width; errors and requests that leave the file are collected in `bad`"
+    made = {}
     def _see(scheme='light', width=1280, height=900):
-        p = browser.new_page(viewport=dict(width=width, height=height), color_scheme=scheme); p.set_default_timeout(120_000); made.append(p); p.bad = []
+        if (scheme,width) in made: return made[scheme,width]
+        p = made[scheme,width] = browser.new_page(viewport=dict(width=width, height=height), color_scheme=scheme); p.set_default_timeout(120_000); p.bad = []
         def gate(r):
             if r.request.url==report.as_uri() or r.request.url.startswith('data:'): r.continue_()
             else: p.bad.append(f'request: {r.request.url}'); r.abort()
@@ -100,7 +101,7 @@ def see(browser, report):
         p.goto(report.as_uri()); p.wait_for_function("document.querySelectorAll('.plotly-graph-div .main-svg:first-of-type').length==6"); p.wait_for_timeout(150)
         return p
     yield _see
-    for p in made: p.close()
+    for p in made.values(): p.close()
 
 BOXES = """[...document.querySelectorAll('figure > .plotly-graph-div')].map(e => { const b = e.querySelector('.main-svg').getBoundingClientRect(), f = e.parentElement.getBoundingClientRect();
   return [b.left, b.top, b.right, b.bottom, f.left, f.right]; })"""
@@ -135,9 +136,11 @@ def test_names_are_text(see):
 
 def test_figures_follow_the_scheme_and_the_window(see):
     p = see(); p.emulate_media(color_scheme='dark'); p.wait_for_timeout(400)
-    assert light(css(p, 'body', 'backgroundColor'))<.5<light(css(p, '.xtick text', 'fill'))
-    p.set_viewport_size(dict(width=420, height=900)); p.wait_for_timeout(600)
-    assert all(r<=fr+1 for l,t,r,b,fl,fr in p.evaluate(BOXES)) and not p.bad
+    try:
+        assert light(css(p, 'body', 'backgroundColor'))<.5<light(css(p, '.xtick text', 'fill'))
+        p.set_viewport_size(dict(width=420, height=900)); p.wait_for_timeout(600)
+        assert all(r<=fr+1 for l,t,r,b,fl,fr in p.evaluate(BOXES)) and not p.bad
+    finally: p.emulate_media(color_scheme='light'); p.set_viewport_size(dict(width=1280, height=900))
 
 def test_provenance_is_on_the_page(see, res):
     p = see(); text = p.locator('pre').first.inner_text()
