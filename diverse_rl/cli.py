@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   accelerate launch --multi_gpu --num_processes 2 -m diverse_rl.cli train recipes/maze_mini.yaml --arm grpo
 """
 
-# %% ../nbs/24_cli.ipynb #66e7b243
+# %% ../nbs/24_cli.ipynb #f6a122b7
 def _count(s):
     "A whole number of at least 1, for argparse"
     if not s.isdigit() or int(s)<1: raise argparse.ArgumentTypeError(f"{s!r}: give a whole number of at least 1")
@@ -40,6 +40,7 @@ def parser()->argparse.ArgumentParser:
         s.add_argument('--arm', required=True, help='an arm of the recipe'); s.add_argument('--seed', type=int, default=None, help="default: the recipe's first seed")
         if name=='train': s.add_argument('--resume', action='store_true', help='go on from the last checkpoint, if there is one')
     s = add('compare', 'train and measure every arm and seed of a recipe, then write the report', 'recipe', help='a YAML recipe')
+    s.add_argument('--finished', action='store_true', help='train nothing: results and report of the runs that are finished')
     s.add_argument('--workers', type=_count, default=None, help='training processes at a time, one thread each (default: one per core)')
     add('report', 'write report.html again from a finished comparison', 'run', help='a folder with results.json')
     return p
@@ -63,12 +64,12 @@ def do_evaluate(a)->None:
     for k in (1, r.evaluate.pool): print(f"E_w[best@{k}] = {m['ew_best_at_k'][:,k-1].mean():.3f}   best@{k} = {m['best_at_k'][:,k-1].mean():.3f}   (answers, {r.evaluate.mazes} mazes)")
     print(f"diversity (L1) = {m['pool_diversity_l1'].mean():.3f}   completion = {m['completion'].mean():.3f}   exact front = {front_of(r, w):.3f}")
 
-# %% ../nbs/24_cli.ipynb #c34193d5
+# %% ../nbs/24_cli.ipynb #5b241fe7
 def do_compare(a)->None:
     "`diverse-rl compare`"
     from diverse_rl.report import table, write_report
     from diverse_rl.run import compare
-    res = compare(a.recipe, a.out, a.workers)
+    res = compare(a.recipe, a.out, a.workers, finished=a.finished)
     print(table(res)); print(f"report: {write_report(Path(a.out)/res['name'])}")
 
 # %% ../nbs/24_cli.ipynb #9fcc728c

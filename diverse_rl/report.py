@@ -28,16 +28,16 @@ def read_results(run)->dict: # the content of `results.json`
     try: return json.loads(f.read_text())
     except ValueError as e: raise RecipeError(f"{f} is not JSON ({e}): make it again with diverse-rl compare RECIPE, which reuses the finished runs") from e
 
-# %% ../nbs/23_report.ipynb #9def6423
+# %% ../nbs/23_report.ipynb #e2e3a183
 def _cell(v): return f'{v[0]:.3f} [{v[1]:.3f}, {v[2]:.3f}]' if all(map(np.isfinite, v)) else f'{v[0]:.3f}'
 def table_rows(res:dict)->list[list[str]]: # header and one row per arm
     "Arms against the numbers that matter, means with intervals."
     k = max(map(int, next(iter(res['arms'].values()))['ew_best_at_k']))
-    head = ['arm','best@1',f'best@{k}','E_w[best@1]',f'E_w[best@{k}]','of front','diversity','entropy','tokens','seconds']
+    head = ['arm','seeds','best@1',f'best@{k}','E_w[best@1]',f'E_w[best@{k}]','of front','diversity','entropy','tokens','seconds']
     body = []
     for a in res['arms'].values():
         e,b,h = a['ew_best_at_k'],a['best_at_k'],list(a['entropy_nats'].values())
-        body.append([a['label'], f"{b['1'][0]:.3f}", f"{b[str(k)][0]:.3f}", f"{e['1'][0]:.3f}", _cell(e[str(k)]), f"{e[str(k)][0]/res['front']:.1%}", f"{a['pool_diversity_l1'][0]:.2f}",
+        body.append([a['label'], str(len(a.get('seeds', res['seeds']))), f"{b['1'][0]:.3f}", f"{b[str(k)][0]:.3f}", f"{e['1'][0]:.3f}", _cell(e[str(k)]), f"{e[str(k)][0]/res['front']:.1%}", f"{a['pool_diversity_l1'][0]:.2f}",
                      f"{np.mean(h[-10:]):.3f}" if h else '', f"{np.mean(a['generated_tokens']):,.0f}", f"{np.mean(a['seconds']):.0f}"])
     return [head,*body]
 

@@ -9,7 +9,8 @@ __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'setting
            'warm_folder', 'training_mazes', 'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used',
            'callbacks', 'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm',
            'held_out', 'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'front_of', 'by_step',
-           'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs', 'compare']
+           'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs',
+           'compare']
 
 # %% ../nbs/22_run.ipynb #ee441539
 import json, os, platform, shlex, shutil, subprocess, sys, time
@@ -332,30 +333,37 @@ def by_step(logs:list, key:str)->dict: # step -> mean over seeds
             if v is not None: out.setdefault(h['step'], []).append(v)
     return {str(k):float(np.mean(v)) for k,v in sorted(out.items())}
 
-# %% ../nbs/22_run.ipynb #53c43ddf
+# %% ../nbs/22_run.ipynb #548ab375
+def finished_seeds(r:Recipe, arm:str, root)->list[int]:
+    "Seeds of an arm whose training is finished."
+    return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
+
+# %% ../nbs/22_run.ipynb #6ddb7e80
 def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
-    "Everything `results.json` says of one arm."
-    logs = [json.loads((run_folder(r, arm, s, root)/'log.json').read_text()) for s in r.seeds]
-    rows = [maze_rows(evaluate_arm(r, arm, s, root), weights_KD) for s in r.seeds]
+    "Everything `results.json` says of one arm, over the seeds that are finished."
+    seeds = finished_seeds(r, arm, root)
+    logs = [json.loads((run_folder(r, arm, s, root)/'log.json').read_text()) for s in seeds]
+    rows = [maze_rows(evaluate_arm(r, arm, s, root), weights_KD) for s in seeds]
     curve = lambda k: _intervals([o[k] for o in rows], r)
     one = lambda k: curve(k)['1']
-    return dict(label=r.arms[arm].label or arm, method=r.arms[arm].method, credit=r.arms[arm].credit, answers=r.answers_of(arm),
+    return dict(label=r.arms[arm].label or arm, method=r.arms[arm].method, credit=r.arms[arm].credit, answers=r.answers_of(arm), seeds=seeds,
         ew_best_at_k=curve('ew_best_at_k'), best_at_k=curve('best_at_k'), ew_best_at_chains=curve('ew_best_at_chains'),
         pool_diversity_l1=one('pool_diversity_l1'), completion=one('completion'), valid=one('valid'),
         diversity_l1=by_step(logs, 'answers/diversity_l1'), entropy_nats=by_step(logs, 'entropy'), ew_best_training=by_step(logs, 'answers/ew_best_at_'), reward=by_step(logs, 'reward'),
         seed_ew=[float(o['ew_best_at_k'][:,-1].mean()) for o in rows], steps=[len(l['history']) for l in logs],
         generated_tokens=[l['generated_tokens'] for l in logs], seconds=[round(l['seconds'], 1) for l in logs])
 
-# %% ../nbs/22_run.ipynb #8c573f53
+# %% ../nbs/22_run.ipynb #7372a1f9
 def collect(r:Recipe, root, command:str, seconds:float)->dict: # results
     "Evaluate every arm and write `results.json` beside the runs. `seconds` adds to those of earlier calls for the same recipe; `commit` is the one the runs were trained at, or several."
-    w,f,runs = evaluation_weights(r),Path(root)/r.name/'results.json',[(a,s) for a in r.arms for s in r.seeds]
+    w,f,runs = evaluation_weights(r),Path(root)/r.name/'results.json',[(a,s) for a in r.arms for s in finished_seeds(r, a, root)]
+    if not runs: raise RecipeError(f"no arm of {r.name!r} has finished training under {root}: run diverse-rl compare without --finished")
     for a,s in _bar(runs, 'evaluation'): evaluate_arm(r, a, s, root)
     had,plain = read_json(f),json.loads(json.dumps(recipe_dict(r)))
     if had.get('recipe')==plain: seconds += had['seconds']
     commits = sorted({read_json(run_folder(r, a, s, root)/'log.json').get('commit') or commit() for a,s in runs})
     res = dict(name=r.name, claim=r.claim, command=command, commit=', '.join(commits), hardware=hardware(), seconds=round(seconds, 1), seeds=list(r.seeds), front=front_of(r, w),
-               recipe=plain, arms={a:arm_result(r, a, root, w) for a in r.arms})
+               recipe=plain, arms={a:arm_result(r, a, root, w) for a in r.arms if finished_seeds(r, a, root)})
     write_json(f, res)
     return res
 
@@ -399,11 +407,12 @@ def _reap(p, job, folder):
     "Raise when a finished process failed"
     if p.returncode: raise RunError(f"training {job[0]} with seed {job[1]} ended with status {p.returncode}; the end of {folder/'train.log'}:\n" + (folder/'train.log').read_text(errors='replace')[-2000:])
 
-# %% ../nbs/22_run.ipynb #cb3b32d6
+# %% ../nbs/22_run.ipynb #d5f02d1b
 def compare(recipe_path, # a YAML recipe
     root='runs', # folder of all runs
     workers:int|None=None, # processes at a time; None: one per core
     command:str|None=None, # what to record as the command
+    finished:bool=False, # train nothing: take the runs that are finished
 )->dict: # the results
     """Warm start, train every arm and seed, evaluate, write `results.json`. What an earlier, cut short call finished is used, not repeated.
 
@@ -412,8 +421,10 @@ def compare(recipe_path, # a YAML recipe
     if workers is not None and workers<1: raise ValueError(f"workers={workers}: give at least 1, or None for one per core")
     r,start,bar = load_recipe(recipe_path),time.time(),not os.environ.get('TQDM_DISABLE')
     refuse_stale(r, root)
+    command = command or 'diverse-rl '+shlex.join(sys.argv[1:])
+    if finished: return collect(r, root, command, time.time()-start)
     warm_folder(r, root, bar)
     for s in r.seeds:
         (Path(root)/r.name).mkdir(parents=True, exist_ok=True); training_mazes(r, s, Path(root)/r.name, bar)
     run_jobs(r, recipe_path, jobs_of(r, root), root, workers or max(1, os.cpu_count() or 1))
-    return collect(r, root, command or 'diverse-rl '+shlex.join(sys.argv[1:]), time.time()-start)
+    return collect(r, root, command, time.time()-start)

@@ -1,5 +1,5 @@
 "A comparison from one command: complete, reused, resumed to the bit, stopped in time, over two processes"
-import json, os, signal, shutil
+import json, os, signal, shutil, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest, torch
@@ -114,13 +114,14 @@ def test_killed_interrupted_and_resumed_gives_the_numbers_of_an_uninterrupted_ru
 ENDED = """
 import subprocess, sys; from diverse_rl import cli, run
 def start(recipe, arm, seed, root, log):
-    p = subprocess.Popen(['sleep','600']); print(p.pid, flush=True); return p
+    p = subprocess.Popen(['sleep','600'], stdout=subprocess.DEVNULL); print(p.pid, flush=True); return p
 run.start_job = start; sys.exit(cli.main())
 """
 def test_a_comparison_that_is_ended_ends_its_training(tmp_path):
     root = toy.warm(tmp_path/'runs'); p = toy.start('compare', toy.recipe(tmp_path, 'long', **LONG), '--out', root, launcher=('-c', ENDED))
     pids = [int(p.stdout.readline()) for _ in range(2 if os.cpu_count()>1 else 1)]
     assert all(Path(f'/proc/{i}').exists() for i in pids) or not Path('/proc').exists()
+    time.sleep(1)                                                          # it has them in its books by now
     p.send_signal(signal.SIGTERM); p.communicate(timeout=120)
     assert p.returncode==143
     for i in pids:
