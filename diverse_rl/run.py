@@ -353,14 +353,14 @@ def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
         seed_ew=[float(o['ew_best_at_k'][:,-1].mean()) for o in rows], steps=[len(l['history']) for l in logs],
         generated_tokens=[l['generated_tokens'] for l in logs], seconds=[round(l['seconds'], 1) for l in logs])
 
-# %% ../nbs/22_run.ipynb #7372a1f9
+# %% ../nbs/22_run.ipynb #9a978ac9
 def collect(r:Recipe, root, command:str, seconds:float)->dict: # results
     "Evaluate every arm and write `results.json` beside the runs. `seconds` adds to those of earlier calls for the same recipe; `commit` is the one the runs were trained at, or several."
     w,f,runs = evaluation_weights(r),Path(root)/r.name/'results.json',[(a,s) for a in r.arms for s in finished_seeds(r, a, root)]
     if not runs: raise RecipeError(f"no arm of {r.name!r} has finished training under {root}: run diverse-rl compare without --finished")
     for a,s in _bar(runs, 'evaluation'): evaluate_arm(r, a, s, root)
     had,plain = read_json(f),json.loads(json.dumps(recipe_dict(r)))
-    if had.get('recipe')==plain: seconds += had['seconds']
+    if had.get('recipe')==plain and '--finished' not in command+had['command']: seconds += had['seconds']
     commits = sorted({read_json(run_folder(r, a, s, root)/'log.json').get('commit') or commit() for a,s in runs})
     res = dict(name=r.name, claim=r.claim, command=command, commit=', '.join(commits), hardware=hardware(), seconds=round(seconds, 1), seeds=list(r.seeds), front=front_of(r, w),
                recipe=plain, arms={a:arm_result(r, a, root, w) for a in r.arms if finished_seeds(r, a, root)})
@@ -407,7 +407,7 @@ def _reap(p, job, folder):
     "Raise when a finished process failed"
     if p.returncode: raise RunError(f"training {job[0]} with seed {job[1]} ended with status {p.returncode}; the end of {folder/'train.log'}:\n" + (folder/'train.log').read_text(errors='replace')[-2000:])
 
-# %% ../nbs/22_run.ipynb #d5f02d1b
+# %% ../nbs/22_run.ipynb #b1b98f77
 def compare(recipe_path, # a YAML recipe
     root='runs', # folder of all runs
     workers:int|None=None, # processes at a time; None: one per core
@@ -422,7 +422,7 @@ def compare(recipe_path, # a YAML recipe
     r,start,bar = load_recipe(recipe_path),time.time(),not os.environ.get('TQDM_DISABLE')
     refuse_stale(r, root)
     command = command or 'diverse-rl '+shlex.join(sys.argv[1:])
-    if finished: return collect(r, root, command, time.time()-start)
+    if finished: return collect(r, root, command, sum(read_json(f)['seconds'] for f in (Path(root)/r.name).glob('*/seed*/log.json')))
     warm_folder(r, root, bar)
     for s in r.seeds:
         (Path(root)/r.name).mkdir(parents=True, exist_ok=True); training_mazes(r, s, Path(root)/r.name, bar)
