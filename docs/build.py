@@ -74,6 +74,7 @@ def config(nbs, out, names):
     q['project']['output-dir'] = '_site'; q['format'].pop('commonmark', None); q['format']['html'].pop('keep-md', None)
     (out/'_quarto.yml').write_text(yaml.safe_dump(q, sort_keys=False))
     for f in nbs.glob('*.css'): shutil.copy(f, out)
+    if (nbs/'images').is_dir(): shutil.copytree(nbs/'images', out/'images')
 
 def self_host(site, katex):
     "Serve figures (and maths, if `katex` is given) from the site itself, and drop web fonts"
@@ -91,6 +92,13 @@ def self_host(site, katex):
         p.write_text(s.replace('</head>', HEAD.format(up=up)+'\n</head>', 1))
     font = re.compile(r'''@import\s*url\([^)]*//[^)]*\)\s*;|@import\s*(["'])https?://.*?\1\s*;''')   # a font's address may hold `;`
     for p in lib.rglob('*.css'): p.write_text(font.sub('', p.read_text()))
+
+def unlink(site):
+    "A name in the prose that no page explains (a private helper, an overridden hook) stays plain text: nbdev links all it exported"
+    ids = {p.name:set(re.findall(r'\sid="([^"]+)"', p.read_text())) for p in site.rglob('*.html')}
+    link = re.compile(r'<a href="([\w.-]+\.html)#([^"]+)"[^>]*>(<code>.*?</code>)</a>')
+    for p in site.rglob('*.html'):
+        p.write_text(link.sub(lambda m: m[0] if m[1] not in ids or m[2] in ids[m[1]] else m[3], p.read_text()))
 
 def check(small, out):
     "Stop when smalldocs finds a broken link or syntax it cannot render"
@@ -111,7 +119,7 @@ def main(katex=None):
     config(cfg.nbs_path, out, stage(proc, out, cfg.doc_url))
     small = str(Path(sys.executable).parent/'smalldocs')
     subprocess.run([small,'render','--quiet',str(out)], check=True)
-    self_host(out/'_site', katex and Path(katex))
+    self_host(out/'_site', katex and Path(katex)); unlink(out/'_site')
     check(small, out)
     shutil.rmtree(cfg.doc_path, ignore_errors=True); shutil.move(out/'_site', cfg.doc_path)
     print(f"{len(list(cfg.doc_path.rglob('*.html')))} pages in {cfg.doc_path.name}/, maths from {'the site itself' if katex else 'the web'}")

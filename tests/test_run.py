@@ -69,6 +69,14 @@ def test_an_unfinished_run_of_other_settings_is_refused_too(tmp_path):
     R.write_json(out/'progress.json', dict(step=1, settings=R.fingerprint(R.settings(r, 'vpo')))); assert R.own_folder(r, 'vpo', 0, tmp_path)==out
     with pytest.raises(RecipeError, match='other settings'): R.own_folder(replace(r, task=replace(r.task, lava=0)), 'vpo', 0, tmp_path)
 
+def test_results_of_the_runs_that_are_finished(done, tmp_path, capsys):
+    "`--finished` trains nothing: two seeds are wanted, one is there"
+    root = tmp_path/'runs'; shutil.copytree(done.runs, root, ignore=shutil.ignore_patterns('checkpoint-*')); f = toy.recipe(tmp_path, seeds=[0,1])
+    assert main(['compare', str(f), '--out', str(root), '--finished'])==0 and not (root/'toy/vpo/seed1').exists()
+    arms = R.read_json(root/'toy/results.json')['arms']; assert [a['seeds'] for a in arms.values()]==[[0],[0]]
+    shutil.rmtree(root/'toy/grpo'); assert list(R.compare(f, root, finished=True)['arms'])==['vpo']
+    assert main(['compare', str(f), '--out', str(tmp_path/'empty'), '--finished'])==2 and 'without --finished' in capsys.readouterr().err
+
 def test_a_failed_process_is_shown(tmp_path, monkeypatch, capsys):
     import subprocess, sys
     def fail(recipe, arm, seed, root, log):
