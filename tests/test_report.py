@@ -1,5 +1,5 @@
 "The report: its table and figures, and the page in a browser that is refused every request"
-import json, os, shutil
+import json, shutil
 from pathlib import Path
 import numpy as np, pytest
 pytest.importorskip('plotly'); pytest.importorskip('trl')
@@ -7,9 +7,6 @@ import toy
 from diverse_rl.recipes import RecipeError
 from diverse_rl.report import COLORS, best_figure, figures, maze_pictures, read_results, smooth, table, table_rows, training_figure, write_report
 
-NAMES = ('chromium','chromium-browser','google-chrome','google-chrome-stable')
-CHROMIUM = os.getenv('CHROMIUM') or next(filter(None, map(shutil.which, NAMES)), '')
-FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
 
 @pytest.fixture(scope='session')
 def res(): return read_results(toy.compared().run)
@@ -75,17 +72,6 @@ def report(tmp_path_factory):
         (d/f'{arm}/seed0/pool.json').write_text(json.dumps(dict(texts=texts, vectors=[[[score_route(z, t).tolist()] for [t] in row] for z,row in zip(ms, texts)])))
     r = json.loads((d/'results.json').read_text()); r['arms']['vpo']['label'] = '</script><img src=x onerror=alert(1)> $title'; (d/'results.json').write_text(json.dumps(r))
     return write_report(d)
-
-@pytest.fixture(scope='session')
-def browser():
-    sync = pytest.importorskip('playwright.sync_api')
-    if not CHROMIUM:
-        if os.getenv('CI'): pytest.fail('no Chromium: install it, or name one in the environment variable CHROMIUM', pytrace=False)
-        pytest.skip('no Chromium')
-    with sync.sync_playwright() as pw:
-        b = pw.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=120_000)
-        yield b
-        b.close()
 
 @pytest.fixture(scope='session')
 def see(browser, report):

@@ -1,19 +1,10 @@
 "The built site, in a browser that is refused every request to the outside"
-import functools, html.parser, http.server, json, os, posixpath, shutil, threading
+import functools, html.parser, http.server, json, os, posixpath, threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 import pytest
 
 root = Path(__file__).parents[1]; site = root/'_docs'
-NAMES = ('chromium','chromium-browser','google-chrome','google-chrome-stable')
-CHROMIUM = os.getenv('CHROMIUM') or next(filter(None, map(shutil.which, NAMES)), '')
-FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
-
-def missing(why):
-    "Skip with a reason on a person's machine; fail where tests are meant to be complete"
-    if os.getenv('CI'): pytest.fail(why, pytrace=False)
-    pytest.skip(why)
-
 if not (site/'index.html').exists() and not list(site.glob('*.html')):
     if os.getenv('CI'): raise RuntimeError('no site in _docs: run `make docs` before the tests')
     pytest.skip('no site in _docs: run `make docs`', allow_module_level=True)
@@ -80,15 +71,6 @@ def base():
     threading.Thread(target=s.serve_forever, daemon=True).start()
     yield f'http://127.0.0.1:{s.server_address[1]}'
     s.shutdown()
-
-@pytest.fixture(scope='session')
-def browser():
-    sync = pytest.importorskip('playwright.sync_api')
-    if not CHROMIUM: missing('no Chromium: install it, or name one in the environment variable CHROMIUM')
-    with sync.sync_playwright() as pw:
-        b = pw.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield b
-        b.close()
 
 def guard(p, base):
     "Collect errors of page `p` in `p.bad`, and refuse what is not served by the site"
