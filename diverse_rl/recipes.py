@@ -119,17 +119,21 @@ class EvalConfig:
         for k,low in dict(mazes=2, pool=2, nodes=1, seed=0, bootstrap=2).items(): _at_least(self, k, low)
         if not 0<self.level<1: raise RecipeError(f"level={self.level}: an interval's level lies between 0 and 1")
 
-# %% ../nbs/21_recipes.ipynb #7db391d0
+# %% ../nbs/21_recipes.ipynb #136419b7
 @dataclass(frozen=True)
 class ArmConfig:
     "What one arm does differently; anything in `train` can be overridden. Raises `RecipeError` for unknown names and for credit without vpo."
     method:str = 'vpo'               # a name from `ADVANTAGES`
     credit:str|None = None           # per-answer credit, only with vpo
     credit_scale:str = 'group'       # what centred credit is divided by
+    credit_least_std:float = 0.      # a std below this counts as this
+    credit_offset:float = 0.         # taken from every answer but the first, in stds of R(S_<j)
+    credit_pool:bool = False         # control_variate: one coefficient per position for the whole batch
     train:dict = field(default_factory=dict)   # overrides of the recipe's `train`
     label:str|None = None            # name in tables and figures
     def __post_init__(self):
         _known('method', self.method, ADVANTAGES); _known('credit_scale', self.credit_scale, SCALES)
+        for k in ('credit_least_std','credit_offset'): _positive(self, k, zero=True)
         if self.credit is not None:
             _known('credit', self.credit, CREDITS)
             if self.method!='vpo': raise RecipeError(f"credit={self.credit!r} needs method vpo, but method={self.method!r}: drop credit, or use vpo")

@@ -125,7 +125,7 @@ def training_mazes(r:Recipe, # the experiment
         tmp = f.with_suffix(f'.{os.getpid()}'); tmp.write_text('\n'.join(rows)+'\n'); tmp.rename(f)
     return rows[:count]
 
-# %% ../nbs/22_run.ipynb #92a7b6f5
+# %% ../nbs/22_run.ipynb #f6bd604e
 def trainer_args(r:Recipe, # the experiment
     arm:str, seed:int, out, # which run, and its folder
     max_new:int, # longest completion [tokens]
@@ -138,7 +138,7 @@ def trainer_args(r:Recipe, # the experiment
     return DiverseGRPOConfig(output_dir=str(out), per_device_train_batch_size=t.prompts*g//world, num_generations=g, max_completion_length=max_new, max_steps=t.steps,
         learning_rate=t.lr, lr_scheduler_type='constant_with_warmup' if t.warmup else 'constant', warmup_steps=t.warmup, weight_decay=t.weight_decay, beta=t.beta,
         epsilon=t.epsilon, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
-        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, max_k=t.max_k, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
+        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
         save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=False, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
         gradient_checkpointing=False, remove_unused_columns=False)
 

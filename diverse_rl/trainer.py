@@ -38,24 +38,33 @@ check_trl()
 # %% ../nbs/20_trainer.ipynb #4f9141c1
 from trl import GRPOConfig, GRPOTrainer
 
-# %% ../nbs/20_trainer.ipynb #0ae3d1d3
+# %% ../nbs/20_trainer.ipynb #f38b02a7
 @dataclass
 class DiverseGRPOConfig(GRPOConfig):
     "`trl.GRPOConfig` and the switches of this project. With `advantage` and `credit` left at None every number is the stock trainer's, bit for bit."
     advantage:str|None = field(default=None, metadata=dict(help="A name from `diverse_rl.advantages.ADVANTAGES`, applied after the gather; None: TRL's own."))
     credit:str|None = field(default=None, metadata=dict(help="Per-answer token credit of a set reward: shared [paper], telescoped, leave_one_out, control_variate [ours]; None: TRL's own."))
     credit_scale:str = field(default='group', metadata=dict(help="What centred credit is divided by: group (std of R(S) in the group), position, batch or none."))
+    credit_least_std:float = field(default=0., metadata=dict(help="A std below this counts as this, so that groups whose sets are nearly equal do not get huge advantages; .02 suits rewards in 0..1."))
+    credit_offset:float = field(default=0., metadata=dict(help="Taken from the credit of every answer but the first, in stds of R(S_<j); see `answer_credit` [ours]."))
+    credit_pool:bool = field(default=False, metadata=dict(help="control_variate: one coefficient per position for the whole batch, not one per group."))
     max_k:int = field(default=4, metadata=dict(help="k of max_at_k, pkpo and sloo_minus_one; the paper uses 4."))
     def __post_init__(self):
         super().__post_init__()
         for name,ok in (('advantage',(None,*ADVANTAGES)), ('credit',(None,*CREDITS)), ('credit_scale',SCALES)):
             if getattr(self, name) not in ok: raise ValueError(f"{name}={getattr(self, name)!r} is not known; choose one of {', '.join(map(str, ok))}")
+        for name in ('credit_least_std','credit_offset'):
+            if not 0<=getattr(self, name)<float('inf'): raise ValueError(f"{name}={getattr(self, name)!r}: give a finite number of at least 0; 0 is off")
         if self.credit and self.advantage not in (None,'vpo'):
             raise ValueError(f"credit={self.credit!r} spreads a set reward over answers, but advantage={self.advantage!r}: set advantage to 'vpo' or None")
     @property
     def diverse(self)->bool: # any switch on?
         "Is anything on that the stock trainer does not do?"
         return bool(self.advantage or self.credit)
+    @property
+    def per_answer(self)->bool: # does credit differ between the answers of a rollout?
+        "Shared credit as in the paper is one number per rollout; with another scale or an offset it is not the paper's."
+        return bool(self.credit) and (self.credit!='shared' or self.credit_scale!='group' or bool(self.credit_offset or self.credit_least_std))
 
 # %% ../nbs/20_trainer.ipynb #9c0c3ef1
 class DiverseGRPOTrainer(GRPOTrainer):
@@ -113,15 +122,16 @@ def _log_sets(self):
     self._metrics[mode]['answers/diversity_l1'].append(float(diversity_l1(pool).mean()))
     self._metrics[mode][f'answers/ew_best_at_{k}'].append(float(expected_best_at_k(pool, w, k).mean()))
 
-# %% ../nbs/20_trainer.ipynb #fc99e5d1
+# %% ../nbs/20_trainer.ipynb #8ab6ae81
 @_patch(DiverseGRPOTrainer)
 def _rewrite(self, output:dict):
     "Replace `output['advantages']` by the named group advantage, (N,), or by per-answer credit, (N, T)."
     r,cfg = self.set_reward,self.args
-    if cfg.credit and cfg.credit!='shared':
+    if cfg.per_answer:
         v = r.values(r.last, r.last_step)
         slots = self._slots(output['completion_ids'])
-        adv = answer_credit(self._groups(v.prefix_BGM[:,0]), self._groups(v.loo_BGM[:,0]), credit=cfg.credit, scale=cfg.credit_scale)
+        adv = answer_credit(self._groups(v.prefix_BGM[:,0]), self._groups(v.loo_BGM[:,0]), credit=cfg.credit, scale=cfg.credit_scale,
+                            least_std=cfg.credit_least_std, offset=cfg.credit_offset, pool=cfg.credit_pool)
         output['advantages'],output['answer_slots'] = spread(self._local(adv), slots),slots
     else:
         output['advantages'] = self._local(self._group_advantage())
