@@ -12,21 +12,21 @@ __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'setting
            'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs',
            'compare']
 
-# %% ../nbs/22_run.ipynb #ee441539
+# %% ../nbs/22_run.ipynb #eae549f9
 import json, os, platform, shlex, shutil, subprocess, sys, time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/22_run.ipynb #7b5a377f
+# %% ../nbs/22_run.ipynb #a5cc0d7e
 from .advantages import ADVANTAGES
 from .answers import parse_answers
 from .maze import exact_front, front_value, from_json, make_maze, to_json
 from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, diversity_l1, interval_rows
 from .policy import INTENTIONS, read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
-from .recipes import Recipe, RecipeError, fingerprint, recipe_dict
+from .recipes import ArmConfig, EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_dict
 from .reward import SetReward, seeded
 from .simplex import simplex_nodes
 
@@ -63,10 +63,11 @@ def read_json(path)->dict: # {} where there is nothing that can be read
     try: return json.loads(Path(path).read_text())
     except (OSError,ValueError): return {}
 
-# %% ../nbs/22_run.ipynb #cc0aeb3f
+# %% ../nbs/22_run.ipynb #0a5749a5
 def settings(r:Recipe, arm:str)->dict: # plain data
     "Everything a trained arm depends on, to refuse a stale run folder."
-    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm=asdict(r.arms[arm]))
+    off = {f.name:f.default for f in fields(ArmConfig)}                      # a switch that is off is as good as one that does not exist yet
+    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(r.arms[arm]).items() if v!=off[k] and k!='label'})
 def run_folder(r:Recipe, arm:str, seed:int, root)->Path:
     "Where one arm and seed lives. Raises `RecipeError` for an arm the recipe has not."
     if arm not in r.arms: raise RecipeError(f"arm={arm!r} is not in recipe {r.name!r}; it has {', '.join(r.arms)}")
@@ -125,7 +126,7 @@ def training_mazes(r:Recipe, # the experiment
         tmp = f.with_suffix(f'.{os.getpid()}'); tmp.write_text('\n'.join(rows)+'\n'); tmp.rename(f)
     return rows[:count]
 
-# %% ../nbs/22_run.ipynb #f6bd604e
+# %% ../nbs/22_run.ipynb #28b10ba7
 def trainer_args(r:Recipe, # the experiment
     arm:str, seed:int, out, # which run, and its folder
     max_new:int, # longest completion [tokens]
@@ -138,7 +139,7 @@ def trainer_args(r:Recipe, # the experiment
     return DiverseGRPOConfig(output_dir=str(out), per_device_train_batch_size=t.prompts*g//world, num_generations=g, max_completion_length=max_new, max_steps=t.steps,
         learning_rate=t.lr, lr_scheduler_type='constant_with_warmup' if t.warmup else 'constant', warmup_steps=t.warmup, weight_decay=t.weight_decay, beta=t.beta,
         epsilon=t.epsilon, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
-        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
+        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, **{k:getattr(a, k) for k in EXPLORATION_KEYS}, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
         save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=False, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
         gradient_checkpointing=False, remove_unused_columns=False)
 
@@ -338,7 +339,7 @@ def finished_seeds(r:Recipe, arm:str, root)->list[int]:
     "Seeds of an arm whose training is finished."
     return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
 
-# %% ../nbs/22_run.ipynb #6ddb7e80
+# %% ../nbs/22_run.ipynb #6d603cf6
 def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
     "Everything `results.json` says of one arm, over the seeds that are finished."
     seeds = finished_seeds(r, arm, root)
@@ -350,6 +351,7 @@ def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
         ew_best_at_k=curve('ew_best_at_k'), best_at_k=curve('best_at_k'), ew_best_at_chains=curve('ew_best_at_chains'),
         pool_diversity_l1=one('pool_diversity_l1'), completion=one('completion'), valid=one('valid'),
         diversity_l1=by_step(logs, 'answers/diversity_l1'), entropy_nats=by_step(logs, 'entropy'), ew_best_training=by_step(logs, 'answers/ew_best_at_'), reward=by_step(logs, 'reward'),
+        answer_entropy_nats=[by_step(logs, f'answers/entropy_{j+1}') for j in range(r.answers_of(arm)) if r.answers_of(arm)>1],
         seed_ew=[float(o['ew_best_at_k'][:,-1].mean()) for o in rows], steps=[len(l['history']) for l in logs],
         generated_tokens=[l['generated_tokens'] for l in logs], seconds=[round(l['seconds'], 1) for l in logs])
 

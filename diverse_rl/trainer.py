@@ -17,10 +17,11 @@ from torch import Tensor
 import trl
 from packaging.version import Version
 
-# %% ../nbs/20_trainer.ipynb #500c2838
+# %% ../nbs/20_trainer.ipynb #6955c0e3
 from .answers import answer_slots, token_offsets
 from .advantages import ADVANTAGES, group_advantage, group_transform
 from .credit import CREDITS, SCALES, answer_credit, spread
+from .exploration import ExplorationConfig, ExplorationMixin
 from .metrics import diversity_l1, expected_best_at_k
 from .reward import SetReward, RewardBatch
 
@@ -38,10 +39,10 @@ check_trl()
 # %% ../nbs/20_trainer.ipynb #4f9141c1
 from trl import GRPOConfig, GRPOTrainer
 
-# %% ../nbs/20_trainer.ipynb #f38b02a7
+# %% ../nbs/20_trainer.ipynb #09da583e
 @dataclass
-class DiverseGRPOConfig(GRPOConfig):
-    "`trl.GRPOConfig` and the switches of this project. With `advantage` and `credit` left at None every number is the stock trainer's, bit for bit."
+class DiverseGRPOConfig(ExplorationConfig, GRPOConfig):
+    "`trl.GRPOConfig`, the switches of `ExplorationConfig`, and those for sets. With `advantage` and `credit` left at None and `exploration_coef` at 0 every number is the stock trainer's, bit for bit."
     advantage:str|None = field(default=None, metadata=dict(help="A name from `diverse_rl.advantages.ADVANTAGES`, applied after the gather; None: TRL's own."))
     credit:str|None = field(default=None, metadata=dict(help="Per-answer token credit of a set reward: shared [paper], telescoped, leave_one_out, control_variate [ours]; None: TRL's own."))
     credit_scale:str = field(default='group', metadata=dict(help="What centred credit is divided by: group (std of R(S) in the group), position, batch or none."))
@@ -57,6 +58,8 @@ class DiverseGRPOConfig(GRPOConfig):
             if not 0<=getattr(self, name)<float('inf'): raise ValueError(f"{name}={getattr(self, name)!r}: give a finite number of at least 0; 0 is off")
         if self.credit and self.advantage not in (None,'vpo'):
             raise ValueError(f"credit={self.credit!r} spreads a set reward over answers, but advantage={self.advantage!r}: set advantage to 'vpo' or None")
+        if self.exploring and self.exploration=='novelty' and (self.credit=='leave_one_out' or self.advantage=='gdpo'):
+            raise ValueError(f"exploration='novelty' is added to the reward of a whole rollout, which {'credit' if self.credit else 'advantage'}={self.credit or self.advantage!r} does not read: use exploration='cover' or 'repel'")
     @property
     def diverse(self)->bool: # any switch on?
         "Is anything on that the stock trainer does not do?"
@@ -66,9 +69,9 @@ class DiverseGRPOConfig(GRPOConfig):
         "Shared credit as in the paper is one number per rollout; with another scale or an offset it is not the paper's."
         return bool(self.credit) and (self.credit!='shared' or self.credit_scale!='group' or bool(self.credit_offset or self.credit_least_std))
 
-# %% ../nbs/20_trainer.ipynb #9c0c3ef1
-class DiverseGRPOTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` with group transforms after the gather and advantages per answer, (N, T).
+# %% ../nbs/20_trainer.ipynb #c8f9fa37
+class DiverseGRPOTrainer(ExplorationMixin, GRPOTrainer):
+    """`trl.GRPOTrainer` with group transforms after the gather, advantages per answer, (N, T), and exploration against a snapshot.
 
     One of `reward_funcs` is a `SetReward`; it parses and scores, this class only rewrites `advantages`. Raises `ValueError` when a switch is on and there is none."""
     _tag_names = ['trl', 'grpo', 'diverse_rl']
@@ -122,17 +125,19 @@ def _log_sets(self):
     self._metrics[mode]['answers/diversity_l1'].append(float(diversity_l1(pool).mean()))
     self._metrics[mode][f'answers/ew_best_at_{k}'].append(float(expected_best_at_k(pool, w, k).mean()))
 
-# %% ../nbs/20_trainer.ipynb #8ab6ae81
+# %% ../nbs/20_trainer.ipynb #3928ed73
 @_patch(DiverseGRPOTrainer)
 def _rewrite(self, output:dict):
     "Replace `output['advantages']` by the named group advantage, (N,), or by per-answer credit, (N, T)."
     r,cfg = self.set_reward,self.args
+    if r.m>1: output['answer_slots'] = self._slots(output['completion_ids'])
     if cfg.per_answer:
         v = r.values(r.last, r.last_step)
-        slots = self._slots(output['completion_ids'])
-        adv = answer_credit(self._groups(v.prefix_BGM[:,0]), self._groups(v.loo_BGM[:,0]), credit=cfg.credit, scale=cfg.credit_scale,
+        prefix = self._groups(v.prefix_BGM[:,0]).clone()
+        if self.novelty is not None: prefix[...,-1] += self.novelty.view(prefix.shape[:2]).to(prefix)
+        adv = answer_credit(prefix, self._groups(v.loo_BGM[:,0]), credit=cfg.credit, scale=cfg.credit_scale,
                             least_std=cfg.credit_least_std, offset=cfg.credit_offset, pool=cfg.credit_pool)
-        output['advantages'],output['answer_slots'] = spread(self._local(adv), slots),slots
+        output['advantages'] = spread(self._local(adv), output['answer_slots'])
     else:
         output['advantages'] = self._local(self._group_advantage())
     logged = self._logs['advantages']
@@ -140,7 +145,7 @@ def _rewrite(self, output:dict):
     mean = self._groups(output['advantages'].view(len(self._completion_ids), -1).mean(1))
     logged.extend(mean.flatten().tolist())
 
-# %% ../nbs/20_trainer.ipynb #563c67bd
+# %% ../nbs/20_trainer.ipynb #24a53619
 @_patch(DiverseGRPOTrainer)
 def _group_advantage(self)->Tensor: # (B, G)
     "The named advantage of all gathered rollouts: scalar rewards go straight to the group transform, components to GDPO."
@@ -149,7 +154,9 @@ def _group_advantage(self)->Tensor: # (B, G)
         vec,mask = self._groups(r.last.vectors_NMD),self._groups(r.last.mask_NM)
         return group_advantage(name, vec, mask_BGM=mask, target_D=r.target_D(vec.shape[-1]))
     reward = r.rewards(r.last, r.last_prompts, r.last_step, r.last_goal)
-    return group_transform(ADVANTAGES[name].transform, self._groups(reward), k=self.args.max_k)
+    reward = self._groups(reward)
+    if self.novelty is not None: reward = reward + self.novelty.view(reward.shape).to(reward)
+    return group_transform(ADVANTAGES[name].transform, reward, k=self.args.max_k)
 
 # %% ../nbs/20_trainer.ipynb #b555df5f
 @_patch(DiverseGRPOTrainer)
@@ -185,19 +192,19 @@ def draw_advantages(tokenizer, # of the policy
     rows = [' '.join(_span(tokenizer.decode(ids[i,a:b]), slots[i,a].item(), adv[i,a].item(), scale) for a,b in _runs(slots[i,:n[i]].tolist())) for i in range(len(ids))]
     return HTML('<pre style="white-space:pre-wrap;line-height:2.1;background:transparent;color:inherit">' + '\n'.join(rows) + '</pre>')
 
-# %% ../nbs/20_trainer.ipynb #628173cc
+# %% ../nbs/20_trainer.ipynb #3bf0fdba
 @_patch(DiverseGRPOTrainer)
 def _get_per_token_logps_and_entropies(self, *args, **kwargs):
     "Keep the entropies of the last forward, for `_compute_loss` to log by answer."
-    out = GRPOTrainer._get_per_token_logps_and_entropies(self, *args, **kwargs)
+    out = super(DiverseGRPOTrainer, self)._get_per_token_logps_and_entropies(*args, **kwargs)
     self._entropies = out[1]
     return out
 
-# %% ../nbs/20_trainer.ipynb #268b98ed
+# %% ../nbs/20_trainer.ipynb #c590524d
 @_patch(DiverseGRPOTrainer)
 def _compute_loss(self, model, inputs):
-    "The stock loss; with per-answer credit also logs the token entropy of each answer slot, in nats."
-    loss = GRPOTrainer._compute_loss(self, model, inputs)
+    "The parent's loss; with several answers in a rollout also logs the token entropy of each answer slot, in nats."
+    loss = super(DiverseGRPOTrainer, self)._compute_loss(model, inputs)
     if 'answer_slots' in inputs and self._entropies is not None:
         mode,mask = ('train' if self.model.training else 'eval'),inputs['completion_mask'].bool()
         for j in range(self.set_reward.m):

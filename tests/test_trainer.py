@@ -19,15 +19,15 @@ def scorer(text, **_):
     w = text.split()
     return [min(1., w.count('a')/2), min(1., w.count('b')/2)]
 
-def parts(tmp, cls=DiverseGRPOTrainer, cfg=DiverseGRPOConfig, steps=2, reward=None, seed=0, group=G, **kw):
+def parts(tmp, cls=DiverseGRPOTrainer, cfg=DiverseGRPOConfig, steps=2, reward=None, seed=0, group=G, peft_config=None, pieces=1, **kw):
     "A tiny trainer on a policy that often writes tags"
     tok = make_tokenizer(WORDS)
     model = make_policy(PolicyConfig(hidden=16, layers=1, heads=2, kv_heads=1, mlp=16), tok)
     model.save_pretrained(tmp/'policy'); model = type(model).from_pretrained(tmp/'policy')   # a reference model is loaded from where the policy came
     data = Dataset.from_dict(dict(prompt=[f'go {a} {b}' for a in 'abcd' for b in 'abcd'][:steps*B]))
-    args = cfg(output_dir=str(tmp), per_device_train_batch_size=B*group, num_generations=group, max_completion_length=T, max_steps=steps, learning_rate=1e-2, seed=seed,
-               shuffle_dataset=False, report_to='none', logging_steps=1, save_strategy='no', use_cpu=True, bf16=False, disable_tqdm=True, dataloader_pin_memory=False, gradient_checkpointing=False, **kw)
-    return cls(model=model, processing_class=tok, reward_funcs=reward or SetReward(scorer, M, d=2, k=16), args=args, train_dataset=data)
+    args = cfg(output_dir=str(tmp), per_device_train_batch_size=B*group//pieces, gradient_accumulation_steps=pieces, num_generations=group, max_completion_length=T, max_steps=steps, learning_rate=1e-2, seed=seed,
+               shuffle_dataset=False, report_to='none', logging_steps=1, save_strategy='no', use_cpu=True, bf16=False, disable_tqdm=True, dataloader_pin_memory=False, **dict(gradient_checkpointing=False)|kw)
+    return cls(model=model, processing_class=tok, reward_funcs=reward or SetReward(scorer, M, d=2, k=16), args=args, train_dataset=data, peft_config=peft_config)
 
 def run(t):
     t.train()
@@ -51,11 +51,12 @@ def iter_step(t, first=0, count=B*G):
 @pytest.fixture(scope='module')
 def shared(tmp_path_factory): return parts(tmp_path_factory.mktemp('shared'), credit='telescoped')
 
+OPTIONS = dict(credit_least_std=0., credit_offset=0., credit_pool=False)
 @pytest.fixture
 def step(shared):
     "What one step makes of given completions under given switches; one trainer serves all the tests, since making it takes longest"
-    def f(texts, reward, advantage=None, credit=None, credit_scale='group', max_k=4):
-        for k,v in dict(advantage=advantage, credit=credit, credit_scale=credit_scale, max_k=max_k).items(): setattr(shared.args, k, v)
+    def f(texts, reward, advantage=None, credit=None, credit_scale='group', max_k=4, **options):
+        for k,v in dict(advantage=advantage, credit=credit, credit_scale=credit_scale, max_k=max_k, **(OPTIONS|options)).items(): setattr(shared.args, k, v)
         shared.set_reward,shared.reward_funcs = reward,[reward]
         return iter_step(forced(shared, texts))
     return f
@@ -80,9 +81,8 @@ def test_credit_reaches_the_right_tokens(step, credit, scale):
     out = step(TEXTS, r, credit=credit, credit_scale=scale)
     v = r.values(score_answers(TEXTS*B, M, scorer, {}), 0)
     want = answer_credit(v.prefix_BGM.view(B,G,M), v.loo_BGM.view(B,G,M), credit=credit, scale=scale).flatten(0,1)
-    slots = [[0]*4+[1]*4+[2], [0]*3+[1]*3+[2], [0]*5+[1], [0]*4]   # by hand: tags belong to their answer, what follows the last block to the next slot
     for i in range(B*G):
-        s = slots[i%4]
+        s = SLOTS[i%4]
         assert torch.allclose(out['advantages'][i,:len(s)], want[i][s]) and out['answer_slots'][i,:len(s)].tolist()==s
     assert want.abs().max()>.1
 
@@ -109,6 +109,23 @@ def test_shared_credit_is_the_vpo_advantage(step):
     a,b = step(TEXTS, r, credit='shared')['advantages'],step(TEXTS, r, advantage='vpo')['advantages']
     assert a.shape==(B*G,) and torch.equal(a, b) and a.abs().max()>.1
 
+SLOTS = [[0]*4+[1]*4+[2], [0]*3+[1]*3+[2], [0]*5+[1], [0]*4]   # of TEXTS, by hand: tags belong to their answer, what follows the last block to the next slot
+@pytest.mark.parametrize('extra', [dict(credit_scale='position'), dict(credit_least_std=.5), dict(credit_offset=1.), dict(credit='shared', credit_scale='batch')])
+def test_options_of_credit_reach_it(step, extra):
+    r = SetReward(scorer, M, d=2, k=16); credit = extra.get('credit', 'telescoped')
+    out,plain = step(TEXTS, r, **dict(credit=credit)|extra)['advantages'],step(TEXTS, r, credit=credit)['advantages']
+    v = r.values(score_answers(TEXTS*B, M, scorer, {}), 0)
+    names = dict(credit_scale='scale', credit_least_std='least_std', credit_offset='offset', credit_pool='pool')
+    want = answer_credit(v.prefix_BGM.view(B,G,M), v.loo_BGM.view(B,G,M), credit=credit, **{names[k]:x for k,x in extra.items() if k in names}).flatten(0,1)
+    for i in range(B*G): assert torch.allclose(out[i,:len(SLOTS[i%4])], want[i][SLOTS[i%4]], atol=1e-6)
+    assert out.shape!=plain.shape or not torch.allclose(out, plain)
+
+def test_pooling_reaches_the_credit(step, monkeypatch):
+    import diverse_rl.trainer as T
+    seen = []; monkeypatch.setattr(T, 'answer_credit', lambda *a, **k: seen.append(k['pool']) or answer_credit(*a, **k))
+    for pool in (True, False): step(TEXTS, SetReward(scorer, M, d=2, k=16), credit='control_variate', credit_pool=pool)
+    assert seen==[True, False]
+
 def test_drawing_shows_each_slot_with_its_number(shared, step):
     pytest.importorskip('IPython')
     tok = shared.processing_class
@@ -117,7 +134,9 @@ def test_drawing_shows_each_slot_with_its_number(shared, step):
             if out['completion_mask'][i,j] and (j==0 or out['answer_slots'][i,j]!=out['answer_slots'][i,j-1])]
     assert re.findall(r'<small>([^<]*)</small>', html)==want and '<answer' not in html
     flat = draw_advantages(tok, step(TEXTS, SetReward(scorer, M, d=2, k=16), credit='shared')).data
-    assert flat.count('<small>')==B*G and draw_advantages(tok, dict(out, advantages=torch.zeros(B*G))).data.count('+0.00')==len(want)
+    assert flat.count('<small>')==len(want) and draw_advantages(tok, dict(out, advantages=torch.zeros(B*G))).data.count('+0.00')==len(want)
+    one = draw_advantages(tok, {k:v for k,v in out.items() if k!='answer_slots'} | dict(advantages=torch.ones(B*G))).data
+    assert one.count('<small>')==B*G
 
 def test_credit_trains_and_logs_each_answer(tmp_path):
     t = forced(parts(tmp_path, credit='telescoped'), TEXTS)
@@ -138,7 +157,8 @@ def test_weights_change_with_the_step_and_agree_between_processes():
     assert torch.equal(a.weights(2, 5), b.weights(2, 5)) and not torch.equal(a.weights(2, 5), a.weights(2, 6))
     assert torch.equal(a.prompt_weights(['x','y'], 3, 1)[0], b.prompt_weights(['x'], 3, 1)[0])
 
-@pytest.mark.parametrize('kw,word', [(dict(advantage='vppo'),'vppo'), (dict(credit='telescope'),'telescope'), (dict(credit='telescoped', credit_scale='pos'),'pos'), (dict(credit='telescoped', advantage='grpo'),'grpo')])
+@pytest.mark.parametrize('kw,word', [(dict(advantage='vppo'),'vppo'), (dict(credit='telescope'),'telescope'), (dict(credit='telescoped', credit_scale='pos'),'pos'), (dict(credit='telescoped', advantage='grpo'),'grpo'),
+    (dict(credit='telescoped', credit_least_std=-1.),'credit_least_std=-1'), (dict(credit='telescoped', credit_offset=float('nan')),'credit_offset=nan')])
 def test_bad_switches_are_named(tmp_path, kw, word):
     with pytest.raises(ValueError, match=word): parts(tmp_path, **kw)
 
