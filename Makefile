@@ -35,13 +35,13 @@ demo:
 
 test:
 	@tools/browser.sh
-	@tools/venv.sh train,viz,dev
+	@tools/venv.sh train,viz,maths,dev
 	@$(MAKE) --no-print-directory _docs/.built
 	@printf '\n== Tests\n'
 	$(BIN)/python -m pytest -ra --durations=10 $(PYTEST_ARGS) $(TESTS)
 
 docs:
-	@tools/venv.sh train,viz,dev
+	@tools/venv.sh train,viz,maths,dev
 	@$(MAKE) --no-print-directory _docs/.built
 
 _docs/.built: $(wildcard nbs/*.ipynb nbs/*.yml nbs/*.css docs/* diverse_rl/*.py) pyproject.toml constraints.txt
@@ -50,12 +50,12 @@ _docs/.built: $(wildcard nbs/*.ipynb nbs/*.yml nbs/*.css docs/* diverse_rl/*.py)
 	@touch $@
 
 bench:
-	@tools/venv.sh train,viz,dev
+	@tools/venv.sh train,viz,maths,dev
 	@printf '\n== Benchmarks\n'
 	$(BIN)/python benchmarks/run.py
 
 sync:
-	@tools/venv.sh train,viz,dev
+	@tools/venv.sh train,viz,maths,dev
 	$(BIN)/nbdev-export
 	$(BIN)/nbdev-clean
 	$(BIN)/python tools/sync_settings.py

@@ -440,7 +440,7 @@ def _menus(names, sizes, start, size):
     return [dict(buttons=terms, active=names.index(start), x=0, xanchor="left", **look),
             dict(buttons=buttons, type="buttons", direction="right", active=sizes.index(size), x=1, xanchor="right", **look)]
 
-# %% ../nbs/07_compass.ipynb #584a6995
+# %% ../nbs/07_compass.ipynb #ddf03691
 def compass_figure(
     logits_p:Tensor, # (3,) of the trained policy
     logits_q_S3:Tensor, # (S,3) of the other policy, one row per stop of the slider
@@ -462,7 +462,7 @@ def compass_figure(
     def args(xy, text): x, y = zip(*map(_packed, xy)); return [dict(x=x, y=y, name=text), list(range(2, len(traces)))]
     steps = [dict(label=f"{k:.2f}", method="restyle", args=args(*s)) for k,s in zip(away, stops)]
     fig = go.Figure([go.Scatter(t) for t in traces])
-    return _style(fig, 560, margin=dict(l=10, r=10, t=60, b=10), updatemenus=_menus(names, list(sizes), start, size), legend=dict(x=1, y=1, xanchor="right", bgcolor="rgba(0,0,0,0)"),
+    return _style(fig, 620, margin=dict(l=10, r=10, t=60, b=10), updatemenus=_menus(names, list(sizes), start, size), legend=dict(x=1, y=1, xanchor="right", bgcolor="rgba(0,0,0,0)"),
                   sliders=[dict(steps=steps, active=at, currentvalue=dict(prefix="KL(q||p) = ", suffix=" nats"), pad=dict(t=10))])
 
 # %% ../nbs/07_compass.ipynb #d24b162c

@@ -1,5 +1,5 @@
 "The report: its table and figures, and the page in a browser that is refused every request"
-import json, shutil
+import json, os, shutil
 from pathlib import Path
 import numpy as np, pytest
 pytest.importorskip('plotly'); pytest.importorskip('trl')
