@@ -17,11 +17,11 @@ from torch import Tensor
 import trl
 from packaging.version import Version
 
-# %% ../nbs/20_trainer.ipynb #6955c0e3
+# %% ../nbs/20_trainer.ipynb #5d10b3bf
 from .answers import answer_slots, token_offsets
 from .advantages import ADVANTAGES, group_advantage, group_transform
 from .credit import CREDITS, SCALES, answer_credit, spread
-from .exploration import ExplorationConfig, ExplorationMixin
+from .exploration import ExplorationConfig, ExplorationMixin, _patch
 from .metrics import diversity_l1, expected_best_at_k
 from .reward import SetReward, RewardBatch
 
@@ -90,12 +90,6 @@ class DiverseGRPOTrainer(ExplorationMixin, GRPOTrainer):
         if self.set_reward is not None: self._log_sets()
         if self.args.diverse: self._rewrite(output)
         return output
-
-# %% ../nbs/20_trainer.ipynb #ebd616ab
-def _patch(cls):
-    "Add the decorated function to `cls`, so that a class can grow cell by cell"
-    def _f(f): setattr(cls, f.__name__, f); return f
-    return _f
 
 # %% ../nbs/20_trainer.ipynb #15594a1d
 @_patch(DiverseGRPOTrainer)

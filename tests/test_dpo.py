@@ -224,9 +224,9 @@ def test_samples_are_what_was_sampled(policy):
         assert c.finished==(c.ids[-1]==TOK.eos_token_id) and (c.finished or len(c.ids)==5) and TOK.eos_token_id not in c.ids[:-1] and c.text==TOK.decode(c.ids, skip_special_tokens=True)
 
 def scored(text, target):
-    "Digits only is right, three words cannot be told: a random policy gets some"
+    "Right when the first word is a number as even or odd as the target; some texts cannot be told. A random policy gets some"
     w = text.split()
-    return math.nan if len(w)==3 else None if len(w)==4 else float(len(w)>=1 and w[0].isdigit() and int(w[0])%2==target%2)
+    return math.nan if w and w[-1]=='make' else None if '10' in w else float(bool(w) and w[0].isdigit() and int(w[0])%2==target%2)
 BASE = dict(n=6, per_prompt=3, max_new_tokens=4, learning_rate=3e-3, per_device_train_batch_size=2, seed=1)
 def go(policy, out, score=scored, rows=ROWS, method='idpo', reference='previous', rounds=2, **kw): return iterative_dpo(load(policy), TOK, rows, score, rounds=rounds, out=out, method=method, reference=reference, **{**BASE, **kw})
 def weights(path): return load(path).state_dict()

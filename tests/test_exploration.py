@@ -1,11 +1,11 @@
 "Exploration against a snapshot: the term against enumeration, the snapshot, and the trainer around them"
-import os, socket, subprocess, sys, textwrap
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, strategies as st
 pytest.importorskip('trl')
 from diverse_rl.exploration import ExplorationConfig, Snapshot, exploration_term, full_exploration_term, load_snapshot, novelty_reward, save_snapshot
 from diverse_rl.reward import SetReward
+from toy import two_processes
 from test_trainer import B, G, M, TEXTS, DiverseGRPOConfig, DiverseGRPOTrainer, GRPOConfig, GRPOTrainer, forced, iter_step, parts, run, scorer
 
 def policies(v, seed, n=3):
@@ -194,14 +194,7 @@ SPLIT_ON = dict(exploration='cover', exploration_coef=.5, snapshot_every=0, adva
 @pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
 @pytest.mark.timeout(600)
 def test_two_processes_give_the_loss_of_one(tmp_path):
-    f = tmp_path/'split.py'; f.write_text(textwrap.dedent(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path))))
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
-    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'MASTER_ADDR':'127.0.0.1', 'MASTER_PORT':str(port), 'WORLD_SIZE':'2'}
-    ps = [subprocess.Popen([sys.executable, f, str(r)], env={**env, 'RANK':str(r), 'LOCAL_RANK':str(r)}) for r in (0,1)]
-    try: codes = [p.wait(timeout=500) for p in ps]
-    finally:
-        for p in ps: p.kill()
-    assert codes==[0,0]
+    two_processes(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path)), tmp_path)
     t = pushed(forced(parts(tmp_path, **SPLIT_ON), TEXTS)); t.current_gradient_accumulation_steps = 1
     out = iter_step(t); one = t._compute_loss(t.model, out).item(); two = [torch.load(tmp_path/f'two_{r}.pt') for r in (0,1)]
     assert abs(sum(l for _,l in two)/2-one)<1e-5 and abs(one)>1e-3

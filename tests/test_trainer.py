@@ -1,5 +1,5 @@
 "The trainer: off is the stock trainer bit for bit, on does what its parts say, groups may be split over processes"
-import os, re, socket, subprocess, sys, textwrap
+import re
 from pathlib import Path
 import pytest, torch
 pytest.importorskip('trl')
@@ -10,6 +10,7 @@ from diverse_rl.credit import answer_credit
 from diverse_rl.policy import PolicyConfig, make_policy, make_tokenizer
 from diverse_rl.reward import SetReward, score_answers
 from diverse_rl.trainer import DiverseGRPOConfig, DiverseGRPOTrainer, check_trl, draw_advantages
+from toy import two_processes
 
 B,G,M,T = 3,4,2,12
 WORDS = ['a','b','c','d','go','stop',*(f'<{s}answer_{i}>' for i in (1,2,3) for s in ('','/'))]
@@ -188,14 +189,7 @@ torch.save(out['advantages'], Path({out!r})/f'adv_{{rank}}.pt')
 @pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
 @pytest.mark.timeout(600)
 def test_a_group_split_over_two_processes_gets_the_same_advantages(tmp_path):
-    f = tmp_path/'split.py'; f.write_text(textwrap.dedent(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path))))
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
-    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'MASTER_ADDR':'127.0.0.1', 'MASTER_PORT':str(port), 'WORLD_SIZE':'2'}
-    ps = [subprocess.Popen([sys.executable, f, str(r)], env={**env, 'RANK':str(r), 'LOCAL_RANK':str(r)}) for r in (0,1)]
-    try: codes = [p.wait(timeout=500) for p in ps]
-    finally:
-        for p in ps: p.kill()
-    assert codes==[0,0]
+    two_processes(SPLIT.format(tests=str(Path(__file__).parent), out=str(tmp_path)), tmp_path)
     one = iter_step(forced(parts(tmp_path, credit='telescoped'), TEXTS))['advantages']
     two = [torch.load(tmp_path/f'adv_{r}.pt') for r in (0,1)]   # each is as wide as its own longest completion
     for i in range(B*G):

@@ -39,6 +39,18 @@ def until(done, p, seconds=240):
         assert time.time()<end, 'took too long'
         time.sleep(.02)
 
+def two_processes(code, folder, **env):
+    "Run `code` as ranks 0 and 1 of one group, with `rank` as its argument; both have to end well"
+    import socket, textwrap
+    f = Path(folder)/'split.py'; f.write_text(textwrap.dedent(code))
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'MASTER_ADDR':'127.0.0.1', 'MASTER_PORT':str(port), 'WORLD_SIZE':'2', **env}
+    ps = [subprocess.Popen([sys.executable, f, str(r)], env={**env, 'RANK':str(r), 'LOCAL_RANK':str(r)}) for r in (0,1)]
+    try: codes = [p.wait(timeout=500) for p in ps]
+    finally:
+        for p in ps: p.kill()
+    assert codes==[0,0]
+
 @functools.cache
 def compared():
     "A finished comparison: where its recipe and its runs are, and what was printed"
