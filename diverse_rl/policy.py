@@ -251,11 +251,11 @@ def load_policy(path, # folder of a saved policy
     tok = PreTrainedTokenizerFast.from_pretrained(p, padding_side='left')
     return AutoModelForCausalLM.from_pretrained(p, use_safetensors=True, trust_remote_code=False), tok
 
-# %% ../nbs/12_policy.ipynb #fa9a16e8
+# %% ../nbs/12_policy.ipynb #67513eb2
 @torch.no_grad()
 def sample_texts(model, tokenizer, prompts:list[str], # one row each
     *, max_new_tokens:int, # per row
-    temperature:float=1., # of sampling
+    temperature:float=1., # of sampling; 0: greedy
     seed:int=0, # of sampling; the global generator is left as it was
     batch:int=256, # rows per call of `generate`
 )->list[str]: # completions without special tokens
@@ -265,6 +265,7 @@ def sample_texts(model, tokenizer, prompts:list[str], # one row each
         torch.manual_seed(seed)
         for i in range(0, len(prompts), batch):
             x = tokenizer(prompts[i:i+batch], return_tensors='pt', padding=True, return_token_type_ids=False).to(model.device)
-            y = model.generate(**x, max_new_tokens=max_new_tokens, do_sample=True, temperature=temperature, top_k=0, top_p=1.)
+            how = dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.) if temperature else dict(do_sample=False)
+            y = model.generate(**x, max_new_tokens=max_new_tokens, **how)
             out += tokenizer.batch_decode(y[:,x.input_ids.shape[1]:], skip_special_tokens=True)
     return out

@@ -8,9 +8,9 @@ Docs: https://diverse-rl.github.io/diverse_rl/run.html.md"""
 __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'settings', 'run_folder', 'own_folder', 'refuse_stale',
            'warm_folder', 'training_mazes', 'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used',
            'callbacks', 'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm',
-           'held_out', 'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'front_of', 'by_step',
-           'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs',
-           'compare']
+           'held_out', 'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'voted_at_k', 'front_of',
+           'by_step', 'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction',
+           'run_jobs', 'compare']
 
 # %% ../nbs/22_run.ipynb #eae549f9
 import json, os, platform, shlex, shutil, subprocess, sys, time
@@ -20,11 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/22_run.ipynb #a5cc0d7e
+# %% ../nbs/22_run.ipynb #571c461c
 from .advantages import ADVANTAGES
+from .aggregate import answer_classes, majority_at_k
 from .answers import parse_answers
 from .maze import exact_front, front_value, from_json, make_maze, to_json
-from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, diversity_l1, interval_rows
+from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, distinct_n, diversity_l1, interval_rows
 from .policy import INTENTIONS, read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
 from .recipes import ArmConfig, EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_dict
 from .reward import SetReward, seeded
@@ -270,16 +271,18 @@ def held_out(r:Recipe)->list: # `Maze` objects
     "The mazes every arm is measured on; no training run draws from their seed."
     return make_mazes_for(r.task, r.evaluate.mazes, seed=r.evaluate.seed)
 
-# %% ../nbs/22_run.ipynb #28d8699f
+# %% ../nbs/22_run.ipynb #e41246c1
 def pool_of(model, tokenizer, mazes:list, # held-out mazes
     m:int, # answers per rollout
     r:Recipe, # task and pool size
     seed:int=0, # of sampling
 )->dict: # `texts`, `vectors` (P, C, M, 4) as lists, `ok` (P, C, M)
-    "Sample and score the pool of every maze."
-    chains = r.evaluate.pool//m
-    prompts = [maze_question(z, m) for z in mazes for _ in range(chains)]
-    texts = sample_texts(model, tokenizer, prompts, max_new_tokens=longest(mazes, m), temperature=r.train.temperature, seed=seed)
+    "Sample and score the pool of every maze, and one greedy rollout."
+    pool = _scored(model, tokenizer, mazes, m, r.evaluate.pool//m, r, r.train.temperature, seed)
+    return dict(pool, greedy=_scored(model, tokenizer, mazes, m, 1, r, 0., seed)['vectors'])
+def _scored(model, tokenizer, mazes, m, chains, r, temperature, seed):
+    "`chains` rollouts per maze, parsed and scored"
+    texts = sample_texts(model, tokenizer, [maze_question(z, m) for z in mazes for _ in range(chains)], max_new_tokens=longest(mazes, m), temperature=temperature, seed=seed)
     ans = [parse_answers(t, m, key=route_key) for t in texts]
     vec = [[mix(score_route(mazes[i//chains], t), r.task.components).tolist() if ok else [0.]*4 for t,ok in zip(a.texts, a.mask)] for i,a in enumerate(ans)]
     shape = (len(mazes), chains, m)
@@ -301,18 +304,30 @@ def evaluate_arm(r:Recipe, # the experiment
     write_json(f, d)
     return d
 
-# %% ../nbs/22_run.ipynb #6fdc8195
+# %% ../nbs/22_run.ipynb #f78636e6
 def evaluation_weights(r:Recipe)->np.ndarray: # (K, 4)
     "The weights of E_w[best@k], the same for every arm."
     return simplex_nodes(r.evaluate.nodes, 4, method='sobol', alpha=r.train.alpha, generator=seeded('evaluate', r.evaluate.seed)).numpy().astype(float)
 def maze_rows(pool:dict, # from `evaluate_arm`
     weights_KD:np.ndarray, # of E_w
 )->dict: # curves (P, N) by name, and (P,) values
-    "Per maze: best@k and E_w[best@k] for every k, in answers and in chains, and the pool's diversity."
+    "Per maze: best@k and E_w[best@k] for every k, in answers and in chains, and the pool's diversity; of a pool with texts also what a vote over k answers is worth, distinct-4, and the greedy answer's worth."
     v,ok = np.array(pool['vectors']),np.array(pool['ok'])
     flat,d = v.reshape(len(v), -1, v.shape[-1]),v.shape[-1]
     return dict(best_at_k=best_at_k(flat.mean(-1)), ew_best_at_k=expected_best_at_k(flat, weights_KD), ew_best_at_chains=best_at_k_chains(v, ok, weights_KD),
-                pool_diversity_l1=diversity_l1(flat), completion=v[...,0].mean((1,2)), valid=ok.mean((1,2)))
+                pool_diversity_l1=diversity_l1(flat), completion=v[...,0].mean((1,2)), valid=ok.mean((1,2)), **(_text_rows(pool, flat.mean(-1), ok.reshape(len(v), -1)) if 'texts' in pool else {}))
+def _text_rows(pool, worth_PN, ok_PN):
+    "Measures that look at the answers' words; worth is the mean component"
+    texts = [[t for c in row for t in c] for row in pool['texts']]
+    routes = [[route_key(t) if o else None for t,o in zip(ts, os)] for ts,os in zip(texts, ok_PN)]
+    greedy = dict(greedy=np.array(pool['greedy'])[:,0,0].mean(-1)) if 'greedy' in pool else {}
+    return dict(voted_at_k=np.array([voted_at_k(a, w) for a,w in zip(routes, worth_PN)]), distinct_4=np.nan_to_num(distinct_n([[r.split() for r in rs if r] for rs in routes]).per_prompt), **greedy)
+def voted_at_k(routes:list, # N answers of one maze, None where nothing was written
+    worth_N, # (N,) what each is worth; equal answers are worth the same
+)->np.ndarray: # (N,)
+    "Expected worth of the answer that most of k = 1..N answers agree on, ties shared, exact. Where nobody answers it is worth nothing. [ours]"
+    c = answer_classes(routes)
+    return sum((majority_at_k(c, right=int(i)).value*worth_N[int((c==i).argmax())] for i in np.unique(c[c>=0])), np.zeros(len(c)))
 def front_of(r:Recipe, weights_KD)->float: # E_w value of the exact fronts, mean over held-out mazes
     "What no policy can exceed: the exact Pareto front's E_w value."
     return float(np.mean([front_value(mix(exact_front(z).vectors_PD, r.task.components), weights_KD) for z in held_out(r)]))
@@ -339,7 +354,7 @@ def finished_seeds(r:Recipe, arm:str, root)->list[int]:
     "Seeds of an arm whose training is finished."
     return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
 
-# %% ../nbs/22_run.ipynb #6d603cf6
+# %% ../nbs/22_run.ipynb #ccf07912
 def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
     "Everything `results.json` says of one arm, over the seeds that are finished."
     seeds = finished_seeds(r, arm, root)
@@ -349,7 +364,7 @@ def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
     one = lambda k: curve(k)['1']
     return dict(label=r.arms[arm].label or arm, method=r.arms[arm].method, credit=r.arms[arm].credit, answers=r.answers_of(arm), seeds=seeds,
         ew_best_at_k=curve('ew_best_at_k'), best_at_k=curve('best_at_k'), ew_best_at_chains=curve('ew_best_at_chains'),
-        pool_diversity_l1=one('pool_diversity_l1'), completion=one('completion'), valid=one('valid'),
+        pool_diversity_l1=one('pool_diversity_l1'), completion=one('completion'), valid=one('valid'), voted_at_k=curve('voted_at_k'), distinct_4=one('distinct_4'), greedy=one('greedy') if all('greedy' in o for o in rows) else None,
         diversity_l1=by_step(logs, 'answers/diversity_l1'), entropy_nats=by_step(logs, 'entropy'), ew_best_training=by_step(logs, 'answers/ew_best_at_'), reward=by_step(logs, 'reward'),
         answer_entropy_nats=[by_step(logs, f'answers/entropy_{j+1}') for j in range(r.answers_of(arm)) if r.answers_of(arm)>1],
         seed_ew=[float(o['ew_best_at_k'][:,-1].mean()) for o in rows], steps=[len(l['history']) for l in logs],
