@@ -2,6 +2,7 @@
 # make test   every test; the site's tests in a browser
 # make docs   the documentation site, into _docs/
 # make bench  every benchmark, into benchmarks/results.json
+# make smollm2  fetch and convert a pretrained model, SmolLM2-135M-Instruct, into models/smollm2-135m
 # make sync   write what is derived: modules, settings.ini, README.md
 # Each makes or reuses .venv. Variables: PYTHON, PIP_ARGS, CHROMIUM, TESTS, PYTEST_ARGS, RECIPE, OMP_NUM_THREADS.
 
@@ -24,7 +25,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 test docs bench: export OMP_NUM_THREADS := $(or $(THREADS),1)
 demo: export OMP_NUM_THREADS := $(or $(THREADS),$(if $(filter 1,$(CORES)),1,2))
 
-.PHONY: help demo test docs bench sync clean
+.PHONY: help demo test docs bench smollm2 sync clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; s/^# \(Each .*\)/\1/p' Makefile
 
@@ -53,6 +54,10 @@ bench:
 	@tools/venv.sh train,viz,maths,dev
 	@printf '\n== Benchmarks\n'
 	$(BIN)/python benchmarks/run.py
+
+smollm2:
+	@tools/venv.sh train,maths
+	@nice -n 10 tools/smollm2.sh
 
 sync:
 	@tools/venv.sh train,viz,maths,dev

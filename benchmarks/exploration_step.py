@@ -42,11 +42,17 @@ def steps(pairs, folder):
         def on_step_begin(self, args, state, control, **kw):
             args.exploration_coef = .1 if on(state.global_step) else 0.; seen.append([time.process_time()])
         def on_step_end(self, args, state, control, **kw): seen[-1].append(time.process_time())
-    keep = t._previous
-    def timed(*a):
-        s = time.process_time(); out = keep(*a); floor.append(time.process_time()-s); return out
-    t._previous = timed; t.add_callback(Clock()); t.train()
-    return np.diff(np.array(seen), axis=1)[:,0], np.array([on(s) for s in range(2*n)]), np.array(floor)
+    previous = t._previous
+    def forward_alone(ids, mask, width):
+        "The floor: the same batch once more, with the policy's own weights and nothing exchanged"
+        s = time.process_time()
+        with torch.no_grad(): t._get_per_token_logps_and_entropies(t.model, ids, mask, width, batch_size=B*G)
+        floor.append(time.process_time()-s)
+        return previous(ids, mask, width)
+    t._previous = forward_alone; t.add_callback(Clock()); t.train()
+    seconds,term = np.diff(np.array(seen), axis=1)[:,0],np.array([on(s) for s in range(2*n)])
+    seconds[term] -= floor                                   # the floor's own pass is no part of the step
+    return seconds, term, np.array(floor)
 
 def memory_process(term):
     "Peak resident bytes over those after the imports, of two steps of a LoRA policy"
@@ -57,7 +63,7 @@ def memory_process(term):
     tok = make_tokenizer([f'w{i}' for i in range(2000)]); base = now()
     model = make_policy(PolicyConfig(hidden=512, layers=6, heads=8, kv_heads=4, mlp=1536), tok)
     with tempfile.TemporaryDirectory() as folder:
-        t = trainer_of(model, tok, ['w1 w2 w3']*64, folder, 16, 8, 48, 2, peft_config=LoraConfig(r=8, target_modules=['q_proj','v_proj'], task_type='CAUSAL_LM'), exploration_coef=.1 if term else 0., snapshot_every=1)
+        t = trainer_of(model, tok, ['w1 w2 w3']*64, folder, 16, 8, 48, 2, peft_config=LoraConfig(r=8, target_modules=['q_proj','v_proj'], task_type='CAUSAL_LM'), exploration_coef=.1 if term else 0., snapshot_every=2)
         t.train()
     print('@peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024-base)
 

@@ -70,7 +70,7 @@ def novelty_reward(
     surprise = (-prev_NT).clamp(0, clamp)*mask_NT
     return surprise.sum(-1)/(mask_NT.sum(-1).clamp(min=1) if level=='token' else 1)
 
-# %% ../nbs/09_exploration.ipynb #51b30aee
+# %% ../nbs/09_exploration.ipynb #8941c187
 class Snapshot:
     "The trainable tensors of a model at an earlier time."
     def __init__(self, model:nn.Module, # the policy, as it is trained
@@ -90,23 +90,30 @@ class Snapshot:
         "Make the model as it is now the previous iteration."
         for n,p in self._trainable(): self.tensors[n].copy_(p)
     @torch.no_grad()
-    def _exchange(self):
+    def _exchange(self, done=None, undo=None):
+        "Exchange tensor by tensor and note each in `done`; with `undo`, those alone"
         for n,p in self._trainable():
+            if undo is not None and n not in undo: continue
             s = self.tensors[n]; now = p.detach().clone()
             p.copy_(s); s.copy_(now)
+            if done is not None: done.append(n)
     @contextmanager
     def swapped(self):
         "Inside, the model has the snapshot's weights; afterwards its own again, whatever happened."
         if self.active: raise RuntimeError("the snapshot is already swapped in")
-        self._exchange(); self.active = True
-        try: yield self.model
-        finally: self._exchange(); self.active = False
+        self.active = True
+        done = []
+        try:
+            self._exchange(done)
+            yield self.model
+        finally: self._exchange(undo=done); self.active = False
 
-# %% ../nbs/09_exploration.ipynb #c99d50ce
+# %% ../nbs/09_exploration.ipynb #938f4a00
 SNAPSHOT_FILE = 'snapshot.safetensors'
 def _whole(t): return t.full_tensor() if hasattr(t, 'full_tensor') else t
 def save_snapshot(snapshot:Snapshot, folder, # where to
     write:bool=True, # False on all processes but the first, which still take part in gathering
+    refreshes:int=0, # how often it was refreshed, kept beside it
     )->None:
     "Write the snapshot as `snapshot.safetensors`, in one move."
     from safetensors.torch import save_file
@@ -114,12 +121,13 @@ def save_snapshot(snapshot:Snapshot, folder, # where to
     if not write: return
     Path(folder).mkdir(parents=True, exist_ok=True)
     tmp = Path(folder)/f'.{SNAPSHOT_FILE}'
-    save_file(whole, tmp); tmp.replace(Path(folder)/SNAPSHOT_FILE)
+    save_file(whole, tmp, metadata=dict(refreshes=str(refreshes))); tmp.replace(Path(folder)/SNAPSHOT_FILE)
 
-# %% ../nbs/09_exploration.ipynb #99649be5
+# %% ../nbs/09_exploration.ipynb #4f473351
 @torch.no_grad()
-def load_snapshot(snapshot:Snapshot, folder)->None: # changes `snapshot`
+def load_snapshot(snapshot:Snapshot, folder)->int: # changes `snapshot`; how often it was refreshed
     "Read what `save_snapshot` wrote. Raises `FileNotFoundError` where there is none, `ValueError` when it is of another model."
+    from safetensors import safe_open
     from safetensors.torch import load_file
     f = Path(folder)/SNAPSHOT_FILE
     if not f.exists(): raise FileNotFoundError(f"no {SNAPSHOT_FILE} in {folder}: that run had no exploration term; start anew, or resume with exploration_coef=0")
@@ -131,8 +139,9 @@ def load_snapshot(snapshot:Snapshot, folder)->None: # changes `snapshot`
             from torch.distributed.tensor import distribute_tensor
             t.copy_(distribute_tensor(found[n].to(t.device), t.device_mesh, t.placements))
         else: t.copy_(found[n])
+    with safe_open(f, 'pt') as o: return int((o.metadata() or {}).get('refreshes', 0))
 
-# %% ../nbs/09_exploration.ipynb #08707b79
+# %% ../nbs/09_exploration.ipynb #2e350a59
 @dataclass
 class ExplorationConfig:
     "Switches of the exploration term; `exploration_coef=0` is off."
@@ -141,7 +150,7 @@ class ExplorationConfig:
     exploration_estimator:str = field(default='k3', metadata=dict(help="k3 on the sampled tokens, or full: the sum over the vocabulary in every visited state, which keeps N*T*V numbers. For repel and cover."))
     exploration_level:str = field(default='token', metadata=dict(help="novelty: token (mean) or sequence (sum)."))
     exploration_clamp:float = field(default=5., metadata=dict(help="Bound of the log-ratio, or of a token's surprise [nats]."))
-    exploration_decay:float = field(default=1., metadata=dict(help="alpha is multiplied by this at every refresh of the snapshot."))
+    exploration_decay:float = field(default=1., metadata=dict(help="alpha is multiplied by this at every refresh of the snapshot, by schedule or by hand."))
     snapshot_every:int = field(default=20, metadata=dict(help="Optimiser steps between refreshes; 0: only when train() begins and when refresh_snapshot() is called, once per outer iteration."))
     snapshot_offload:bool = field(default=False, metadata=dict(help="Keep the snapshot on the CPU."))
     def __post_init__(self):
@@ -153,7 +162,7 @@ class ExplorationConfig:
         "Off means the stock trainer."
         return self.exploration_coef != 0
 
-# %% ../nbs/09_exploration.ipynb #0425d392
+# %% ../nbs/09_exploration.ipynb #32dccdb3
 def check_exploration(cfg:ExplorationConfig)->None:
     "Raise `ValueError` naming the switch, its value and the remedy."
     for name,ok in (('exploration',EXPLORATIONS), ('exploration_estimator',EXPLORATION_ESTIMATORS), ('exploration_level',LEVELS)):
@@ -162,49 +171,59 @@ def check_exploration(cfg:ExplorationConfig)->None:
     if not 0 < cfg.exploration_clamp < math.inf: raise ValueError(f"exploration_clamp={cfg.exploration_clamp}: give nats above 0, for instance 5")
     if not 0 < cfg.exploration_decay <= 1: raise ValueError(f"exploration_decay={cfg.exploration_decay}: give a number above 0 and at most 1")
     if cfg.snapshot_every < 0: raise ValueError(f"snapshot_every={cfg.snapshot_every}: give steps, or 0 to refresh by hand")
+    cycle = -(-(getattr(cfg, 'steps_per_generation', 1) or 1)*getattr(cfg, 'num_iterations', 1)//getattr(cfg, 'gradient_accumulation_steps', 1))
+    if cfg.exploration_coef and cfg.exploration!='novelty' and (0 < cfg.snapshot_every < cycle or cfg.snapshot_every==cycle==1):
+        raise ValueError(f"snapshot_every={cfg.snapshot_every}: rollouts are used for {cycle} optimiser step{'s'*(cycle>1)}, and a snapshot that is refreshed as often is never behind the policy; give at least {max(2, cycle)}")
 
-# %% ../nbs/09_exploration.ipynb #b555f197
+# %% ../nbs/09_exploration.ipynb #73860dfd
 class ExplorationMixin:
     "Exploration against a snapshot for `trl.GRPOTrainer` and its subclasses, whose configuration has `ExplorationConfig` mixed in. Raises `ValueError` for models that a term cannot read."
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.snapshot,self.novelty,self._rollouts,self._resumed,self._logps,self._hidden = None,None,None,None,None,[]
+        self.snapshot,self.refreshes,self.novelty,self._rollouts,self._resumed,self._logps,self._hidden = None,0,None,None,None,None,[]
         if self.args.exploring:
             _check_model(self)
             self.add_callback(_snapshot_callback(self))
     def refresh_snapshot(self)->None:
         "Make the policy as it is now the previous iteration; made by itself every `snapshot_every` steps."
         if self.snapshot is None: self.snapshot = Snapshot(self.model, self.args.snapshot_offload)
-        else: self.snapshot.refresh()
+        else: self.snapshot.refresh(); self.refreshes += 1
     @property
     def exploration_weight(self)->float: # alpha now
         "`exploration_coef` after the decay of all refreshes so far."
-        every = self.args.snapshot_every
-        return self.args.exploration_coef * self.args.exploration_decay**(self.state.global_step//every if every else 0)
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        self._resumed = resume_from_checkpoint
-        return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        return self.args.exploration_coef * self.args.exploration_decay**self.refreshes
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        self._resumed = checkpoint                          # called by every backend, before training begins
+        return super()._load_optimizer_and_scheduler(checkpoint)
+    def _save_checkpoint(self, model, trial):
+        if self.snapshot is not None:                       # before the trainer's state, which marks a checkpoint as complete
+            folder = Path(self._get_output_dir(trial=trial))/f'checkpoint-{self.state.global_step}'
+            save_snapshot(self.snapshot, folder, self.is_world_process_zero(), self.refreshes)
+        return super()._save_checkpoint(model, trial)
 
-# %% ../nbs/09_exploration.ipynb #e5e10181
+# %% ../nbs/09_exploration.ipynb #6ee1db58
 def _check_model(trainer):
     "Refuse what the term cannot read, before anything is computed"
     a,c = trainer.args,trainer.model.config
     if trainer.accelerator.distributed_type == 'DEEPSPEED' and getattr(trainer.accelerator.state.deepspeed_plugin, 'zero_stage', 0) == 3:
         raise ValueError("exploration_coef: DeepSpeed ZeRO-3 keeps no tensor whole, so a snapshot cannot be exchanged in place; use ZeRO-2, FSDP2 or a PEFT adapter")
+    if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, 'fsdp_version', 1)==1:
+        raise ValueError("exploration_coef: FSDP1 flattens tensors, so a snapshot cannot be saved whole; set fsdp_version: 2 in the accelerate configuration")
+    if a.exploration=='novelty' and not (trainer.reward_weights != 0).any():
+        raise ValueError(f"reward_weights={trainer.reward_weights.tolist()}: novelty is paid through a reward function, so one weight must differ from 0")
     scaled = [k for k in ('final_logit_softcapping','logit_scale','logits_scaling','output_multiplier','lm_head_multiplier') if getattr(c.get_text_config(), k, None) not in (None, 1, 1.)]
     if a.exploration_estimator=='full' and a.exploration!='novelty' and scaled:
         raise ValueError(f"exploration_estimator='full' reads logits as hidden states times the head, but this model has {scaled[0]}; use 'k3'")
 def _snapshot_callback(trainer):
-    "Take, refresh, save and load the snapshot at the right moments"
+    "Take, load and refresh the snapshot at the right moments"
     from transformers import TrainerCallback
     class Watch(TrainerCallback):
         def on_train_begin(self, args, state, control, **kw):
             trainer.refresh_snapshot()
-            if trainer._resumed: load_snapshot(trainer.snapshot, trainer._resumed)
+            folder,trainer._resumed = trainer._resumed,None
+            if folder: trainer.refreshes = load_snapshot(trainer.snapshot, folder)
         def on_step_end(self, args, state, control, **kw):
             if args.snapshot_every and state.global_step % args.snapshot_every == 0: trainer.refresh_snapshot()
-        def on_save(self, args, state, control, **kw):
-            save_snapshot(trainer.snapshot, Path(args.output_dir)/f'checkpoint-{state.global_step}', state.is_world_process_zero)
     return Watch()
 
 # %% ../nbs/09_exploration.ipynb #ebd616ab
@@ -239,37 +258,43 @@ def _vocabulary(self, t:int)->Tensor: # (N,T,V)
     h = torch.cat(self._hidden)[:,-t-1:-1]
     return (self._core().get_output_embeddings()(h).float()/self.temperature).log_softmax(-1)
 
-# %% ../nbs/09_exploration.ipynb #a4389681
+# %% ../nbs/09_exploration.ipynb #a2b8480a
 @_patch(ExplorationMixin)
 @torch.no_grad()
 def _previous(self, ids:Tensor, mask:Tensor, t:int)->tuple[Tensor,Tensor|None]: # (N,T), and (N,T,V) or None
     "Log-probabilities of the last `t` tokens of each row under the snapshot"
     from trl.models.utils import disable_gradient_checkpointing
-    args = self.args
-    with self.snapshot.swapped(), self._watched(), disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs):
-        logps,_,_ = super(ExplorationMixin, self)._get_per_token_logps_and_entropies(self.model, ids, mask, t, batch_size=args.per_device_train_batch_size)
-        full = self._vocabulary(t) if self._hidden else None
+    args,training = self.args,self.model.training
+    self.model.eval()                                       # without dropout: the previous policy is one policy
+    try:
+        with self.snapshot.swapped(), self._watched(), disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs):
+            logps,_,_ = super(ExplorationMixin, self)._get_per_token_logps_and_entropies(self.model, ids, mask, t, batch_size=args.per_device_train_batch_size)
+            full = self._vocabulary(t) if self._hidden else None
+    finally: self.model.train(training); self._hidden = []
     return logps,full
 
-# %% ../nbs/09_exploration.ipynb #d6162671
+# %% ../nbs/09_exploration.ipynb #ae47f217
 @_patch(ExplorationMixin)
 def _generate(self, prompts, *args, **kwargs):
     out = super(ExplorationMixin, self)._generate(prompts, *args, **kwargs)
-    self._rollouts = out[0],out[1]
+    self._rollouts = out[:3]
     return out
 
-# %% ../nbs/09_exploration.ipynb #7e388966
+# %% ../nbs/09_exploration.ipynb #7487ee16
 @_patch(ExplorationMixin)
 def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-    "The parent's rewards; with `novelty` the first function that has a weight also pays for surprise."
+    "The parent's rewards; with `novelty`, in each row the first function that answers and has a weight also pays for surprise."
     rewards = super(ExplorationMixin, self)._calculate_rewards(inputs, prompts, completions, completion_ids_list)
     self.novelty = None
     if self.args.exploring and self.args.exploration=='novelty' and self.model.training:
-        ids,mask,done = _padded(*self._rollouts, self._tokenizer.pad_token_id, self.accelerator.device)
-        bonus = novelty_reward(self._previous(ids, mask, done.shape[1])[0], done, level=self.args.exploration_level, clamp=self.args.exploration_clamp)
+        prompt_ids,ids,own = self._rollouts
+        rows,mask,done = _padded(prompt_ids, ids, self._tokenizer.pad_token_id, self.accelerator.device)
+        if own is not None: done = done*_padded([[]]*len(own), own, 0, self.accelerator.device)[0]      # what a tool wrote is not the policy's
+        bonus = novelty_reward(self._previous(rows, mask, done.shape[1])[0], done, level=self.args.exploration_level, clamp=self.args.exploration_clamp)
         self.novelty = self.exploration_weight*self.accelerator.gather(bonus)
-        j = int((self.reward_weights != 0).nonzero()[0])
-        rewards[:,j] += self.novelty.to(rewards)/self.reward_weights[j].to(rewards)
+        w = self.reward_weights.to(rewards); paid = ~rewards.isnan() & (w != 0)
+        i = paid.any(1).nonzero()[:,0]; j = paid[i].float().argmax(1)                                    # a row no function answers stays unscorable
+        rewards[i,j] += self.novelty[i].to(rewards)/w[j]
         self._metrics['train']['exploration/bonus'].append(self.novelty.mean().item())
     return rewards
 def _padded(prompts, completions, pad, device):
@@ -300,16 +325,16 @@ def _get_per_token_logps_and_entropies(self, *args, **kwargs):
     self._logps = out[0]
     return out
 
-# %% ../nbs/09_exploration.ipynb #c357aeae
+# %% ../nbs/09_exploration.ipynb #ab8050ea
 @_patch(ExplorationMixin)
 def _compute_loss(self, model, inputs):
     "The parent's loss plus the exploration term."
     if 'prev_logps' not in inputs or not self.model.training: return super(ExplorationMixin, self)._compute_loss(model, inputs)
     with self._watched(): loss = super(ExplorationMixin, self)._compute_loss(model, inputs)
     mask = inputs['completion_mask'] if 'tool_mask' not in inputs else inputs['completion_mask']*inputs['tool_mask']
-    old = inputs.get('old_per_token_logps')
     if 'prev_vocabulary' in inputs: e = full_exploration_term(self._vocabulary(mask.shape[1]), inputs['prev_vocabulary'], clamp=self.args.exploration_clamp)
-    else: e = exploration_term(self._logps, inputs['prev_logps'], clamp=self.args.exploration_clamp, ratio_NT=None if old is None else (self._logps.detach()-old).exp().clamp(max=10.))
+    else: e = exploration_term(self._logps, inputs['prev_logps'], clamp=self.args.exploration_clamp, ratio_NT=self._ratio(inputs))
+    self._logps,self._hidden = None,[]
     tokens = inputs['num_items_in_batch'].clamp(min=1.)/self.accelerator.num_processes*self.current_gradient_accumulation_steps/self.args.steps_per_generation
     sign = -1. if self.args.exploration=='repel' else 1.
     self._log_exploration(e, mask)
@@ -323,3 +348,10 @@ def _log_exploration(self, e:ExplorationTerm, mask:Tensor):
     log,kl = self._metrics['train'],mean(e.kl_NT)
     log['exploration/kl_previous'].append(kl); log['exploration/clamped'].append(mean(e.clamped_NT))
     log['exploration/bonus'].append(self.exploration_weight*(-kl if self.args.exploration=='repel' else kl))
+
+# %% ../nbs/09_exploration.ipynb #8f94ed7b
+@_patch(ExplorationMixin)
+def _ratio(self, inputs:dict)->Tensor|None: # (N,T), at most 10; None: the tokens are the policy's own
+    "Weight of each token, current over sampling policy"
+    old = inputs.get('old_per_token_logps')
+    return None if old is None else ((self._logps.detach()-old).exp()*inputs.get('importance_sampling_ratio', 1.)).clamp(max=10.)

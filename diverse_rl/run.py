@@ -12,22 +12,22 @@ __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'setting
            'by_step', 'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction',
            'run_jobs', 'compare']
 
-# %% ../nbs/22_run.ipynb #eae549f9
+# %% ../nbs/22_run.ipynb #ee441539
 import json, os, platform, shlex, shutil, subprocess, sys, time
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/22_run.ipynb #571c461c
+# %% ../nbs/22_run.ipynb #e8f2b7c8
 from .advantages import ADVANTAGES
 from .aggregate import answer_classes, majority_at_k
 from .answers import parse_answers
 from .maze import exact_front, front_value, from_json, make_maze, to_json
 from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, distinct_n, diversity_l1, interval_rows
 from .policy import INTENTIONS, read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
-from .recipes import ArmConfig, EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_dict
+from .recipes import EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_dict
 from .reward import SetReward, seeded
 from .simplex import simplex_nodes
 
@@ -64,11 +64,12 @@ def read_json(path)->dict: # {} where there is nothing that can be read
     try: return json.loads(Path(path).read_text())
     except (OSError,ValueError): return {}
 
-# %% ../nbs/22_run.ipynb #0a5749a5
+# %% ../nbs/22_run.ipynb #fa619c90
 def settings(r:Recipe, arm:str)->dict: # plain data
     "Everything a trained arm depends on, to refuse a stale run folder."
-    off = {f.name:f.default for f in fields(ArmConfig)}                      # a switch that is off is as good as one that does not exist yet
-    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(r.arms[arm]).items() if v!=off[k] and k!='label'})
+    a = r.arms[arm]
+    idle = {'label'} | (set() if a.exploration_coef else set(EXPLORATION_KEYS)) | (set() if a.credit else {k for k in asdict(a) if k.startswith('credit_')})    # what a switch that is off is set to does not matter
+    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(a).items() if k not in idle})
 def run_folder(r:Recipe, arm:str, seed:int, root)->Path:
     "Where one arm and seed lives. Raises `RecipeError` for an arm the recipe has not."
     if arm not in r.arms: raise RecipeError(f"arm={arm!r} is not in recipe {r.name!r}; it has {', '.join(r.arms)}")

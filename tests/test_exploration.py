@@ -173,6 +173,68 @@ def test_a_resumed_run_goes_on_against_the_same_snapshot(tmp_path, exploration):
     (tmp_path/'cut/checkpoint-3/snapshot.safetensors').unlink()
     with pytest.raises(FileNotFoundError, match='start anew'): make('cut', 6).train(resume_from_checkpoint=str(tmp_path/'cut/checkpoint-3'))
 
+def test_the_next_outer_iteration_begins_from_the_policy_as_it_is(tmp_path):
+    def make(steps):
+        t = parts(tmp_path, steps=6, reward=paid(), exploration_coef=.5, exploration_decay=.5, snapshot_every=0, lr_scheduler_type='constant')
+        t.args.save_strategy,t.args.save_steps,t.args.max_steps = 'steps',3,steps
+        return t
+    make(3).train(); t = make(6); t.train(resume_from_checkpoint=str(tmp_path/'checkpoint-3')); assert t.exploration_weight==.5
+    now = {n:p.detach().clone() for n,p in t.model.named_parameters()}
+    t.args.max_steps,t.args.save_strategy = 1,'no'; t.train()
+    assert all(torch.equal(now[n], x) for n,x in t.snapshot.tensors.items()) and t.state.log_history[0]['exploration/kl_previous']<1e-6
+    assert t.exploration_weight==.25 and t.refreshes==1                       # one refresh, by the second train()
+
+def test_refreshes_count_after_a_resumed_run_too(tmp_path):
+    def make(steps):
+        t = parts(tmp_path, steps=6, reward=paid(), exploration_coef=.5, exploration_decay=.5, snapshot_every=2, lr_scheduler_type='constant')
+        t.args.save_strategy,t.args.save_steps,t.args.max_steps = 'steps',3,steps
+        return t
+    make(3).train(); t = make(6); t.train(resume_from_checkpoint=str(tmp_path/'checkpoint-3'))
+    assert t.refreshes==3 and t.exploration_weight==.5**4
+
+def test_a_snapshot_is_on_disk_before_the_state_that_says_complete(tmp_path, monkeypatch):
+    t = parts(tmp_path, steps=2, reward=paid(), **ON); t.args.save_strategy,t.args.save_steps = 'steps',1
+    def stop(self, *a, **k): raise KeyboardInterrupt
+    monkeypatch.setattr(type(t).__mro__[2], '_save_checkpoint', stop)         # the parent's, which writes the trainer's state last
+    with pytest.raises(KeyboardInterrupt): t.train()
+    assert [p.name for p in (tmp_path/'checkpoint-1').iterdir()]==['snapshot.safetensors']
+
+def test_novelty_with_functions_that_answer_for_some_rows_only(tmp_path):
+    a = lambda prompts, **_: [None if p.endswith('a') else 1. for p in prompts]
+    b = lambda prompts, **_: [1. if p.endswith('a') else None for p in prompts]
+    a.__name__,b.__name__ = 'a','b'
+    make = lambda **kw: parts(tmp_path, reward=[a,b], exploration='novelty', exploration_coef=.5, snapshot_every=0, **kw)
+    t = pushed(forced(make(), TEXTS)); out = iter_step(t); bonus = t.novelty.view(B,G)
+    want = (bonus-bonus.mean(1, keepdim=True))/(bonus.std(1, keepdim=True)+1e-4)
+    assert torch.allclose(out['advantages'].view(B,G), want, atol=1e-3)
+    with pytest.raises(ValueError, match='reward_weights'): make(reward_weights=[0.,0.])
+
+def test_novelty_counts_the_policys_own_tokens(tmp_path):
+    t = pushed(parts(tmp_path, reward=lambda prompts, **_: [0.]*len(prompts), exploration='novelty', exploration_coef=1., snapshot_every=0)); tok = t.processing_class
+    written = [w for w in ('d','go','stop','b')*9][:B*G]                     # the fourth token is the environment's
+    def roll(prompts, trainer):
+        ids = [[*tok('a b c').input_ids, tok(w).input_ids[0], tok.eos_token_id] for w in written]
+        return dict(prompt_ids=[list(tok(p).input_ids) for p in prompts], completion_ids=ids, logprobs=None, env_mask=[[1,1,1,0,1] for _ in ids])
+    t.rollout_func = roll; out = iter_step(t)
+    ids,at = torch.cat([out['prompt_ids'],out['completion_ids']],1),torch.cat([out['prompt_mask'],out['completion_mask']],1)
+    lp = t._previous(ids, at, 5)[0]
+    assert torch.allclose(t.novelty, novelty_reward(lp, out['tool_mask']), atol=1e-5) and not torch.allclose(t.novelty, novelty_reward(lp, out['completion_mask']), atol=1e-2)
+
+@pytest.mark.parametrize('kw,cycle', [(dict(snapshot_every=1),2), (dict(snapshot_every=2, num_iterations=4),4)])
+def test_a_snapshot_that_never_lags_is_refused(tmp_path, kw, cycle):
+    with pytest.raises(ValueError, match=f'at least {cycle}'): parts(tmp_path, exploration_coef=.5, **kw)
+    parts(tmp_path, exploration_coef=.5, exploration='novelty', **kw)         # in the reward it need not lag
+
+def test_the_snapshot_is_read_without_dropout(tmp_path):
+    peft = pytest.importorskip('peft')
+    t = parts(tmp_path, reward=paid(), exploration_coef=.5, snapshot_every=0, peft_config=peft.LoraConfig(r=4, lora_alpha=64, lora_dropout=.3, target_modules='all-linear', task_type='CAUSAL_LM'))
+    with torch.no_grad():
+        for n,p in t.model.named_parameters():
+            if 'lora_B' in n: p.normal_(std=.3, generator=torch.Generator().manual_seed(1))
+    t.refresh_snapshot(); out = iter_step(t); assert t.model.training
+    ids,at = torch.cat([out['prompt_ids'],out['completion_ids']],1),torch.cat([out['prompt_mask'],out['completion_mask']],1)
+    assert torch.equal(*(t._previous(ids, at, out['completion_ids'].shape[1])[0] for _ in range(2)))
+
 def test_an_adapter_is_its_own_snapshot(tmp_path):
     peft = pytest.importorskip('peft')
     t = parts(tmp_path, steps=3, reward=paid(), **ON, peft_config=peft.LoraConfig(r=2, target_modules=['q_proj','v_proj'], task_type='CAUSAL_LM'))

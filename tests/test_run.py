@@ -135,13 +135,22 @@ def test_a_comparison_that_is_ended_ends_its_training(tmp_path):
     for i in pids:
         with pytest.raises(ProcessLookupError): os.kill(i, 0)
 
-def test_a_training_process_without_its_comparison_saves_and_ends(tmp_path, monkeypatch):
-    root = toy.warm(tmp_path); r = make_recipe({**toy.TOY, 'name':'long', **dict(train={**toy.TOY['train'], **LONG['train']})})
+@pytest.mark.parametrize('extra', [dict(), dict(exploration_coef=.1)])
+def test_a_training_process_without_its_comparison_saves_and_ends(tmp_path, monkeypatch, extra):
+    root = toy.warm(tmp_path); arms = {'vpo':dict(method='vpo', credit='telescoped', **extra)}
+    r = make_recipe({**toy.TOY, 'name':'long', 'arms':arms, **dict(train={**toy.TOY['train'], **LONG['train']})})
     monkeypatch.setenv('DIVERSE_RL_BOSS', str(os.getpid()))                # not the parent of this process
     with pytest.raises(SystemExit) as e: R.train_arm(r, 'vpo', 0, root, progress=False)
-    out = R.run_folder(r, 'vpo', 0, root)
-    assert e.value.code==143 and R.last_checkpoint(out).endswith('-1') and not (out/'log.json').exists()
+    out = R.run_folder(r, 'vpo', 0, root); last = R.last_checkpoint(out)
+    assert e.value.code==143 and last.endswith('-1') and not (out/'log.json').exists() and (Path(last)/'snapshot.safetensors').exists()==bool(extra)
     monkeypatch.setenv('DIVERSE_RL_BOSS', str(os.getppid())); assert not R.orphaned()
+
+def test_switches_that_are_off_do_not_make_a_run_stale():
+    base = dict(method='vpo', credit='telescoped')
+    of = lambda **kw: R.settings(make_recipe({**toy.TOY, 'arms':{'a':{**base, **kw}}}), 'a')
+    assert of()==of(label='other')==of(exploration='repel', snapshot_every=7) and of(credit=None)==of(credit=None, credit_scale='batch')
+    assert of()!=of(credit_scale='batch') and of(exploration_coef=.1)!=of() and of(exploration_coef=.1, exploration='cover')!=of(exploration_coef=.1, exploration='repel')
+    assert 'exploration' in of(exploration_coef=.1)['arm']                    # a default that changes later makes such a run stale
 
 def test_one_process_per_folder(tmp_path, capsys):
     f = toy.recipe(tmp_path); out = tmp_path/'runs/toy/vpo/seed0'; out.mkdir(parents=True)
