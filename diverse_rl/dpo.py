@@ -80,7 +80,7 @@ class EDDPOConfig(DPOConfig):
     "`trl.DPOConfig` and the exploration term. With `exploration_coef` at 0 every number is the stock trainer's, bit for bit."
     exploration_coef:float = field(default=0., metadata=dict(help="α of the loss L_DPO + αβ E[log π_θ - log π_{t-1}] (repel); 0 is off."))
     exploration:str = field(default='repel', metadata=dict(help="repel: +αβ E[log π_θ - log π_{t-1}], the derivation's sign; cover: the opposite one, mass-covering."))
-    exploration_samples:str = field(default='all', metadata=dict(help="Where y ~ π_{t-1} comes from: all (sampled completions dealt to the rows, one more forward) or pair (a row's two, weighted by `correct_share`, no more forward)."))
+    exploration_samples:str = field(default='all', metadata=dict(help="Where y ~ π_{t-1} comes from: all (sampled completions dealt to the rows, one more forward) or pair (a row's two, weighted by `correct_share`, no more forward; equal texts count once, so it is biased towards rare ones)."))
     exploration_level:str = field(default='sequence', metadata=dict(help="sequence: mean over sequences of the summed log-ratio; token: mean over all tokens."))
     exploration_estimator:str = field(default='d', metadata=dict(help="d: the log-ratio itself; k3: -(exp(d) - 1 - d), same expectation, lower variance near the start."))
     exploration_clip:float = field(default=10., metadata=dict(help="Log-ratios are held inside plus and minus this many nats, per sequence or per token by level; beyond they have no gradient."))

@@ -120,7 +120,7 @@ ARITHMETIC = dict(
 
 MARKS = dict(boxed=r'The answer is \boxed{{{}}}.', hash='#### {}')
 
-# %% ../nbs/13_pretrained.ipynb #eb10e995
+# %% ../nbs/13_pretrained.ipynb #769a4714
 class _Problem(NamedTuple):
     task: str; question: str; given: tuple; gold: str
 
@@ -139,8 +139,8 @@ def is_test(
 def _problems(task:str, count:int, seed:int, split:str, settings:dict)->list[_Problem]:
     "`count` different problems of one task and split, no gold answer above two fifths"
     out, seen, golds, most = [], set(), Counter(), -(-2*count//5)
-    for i in range(40 if count else 0):                    # reasoning-gym draws item j of seed s from s+j: far apart, or sets share items
-        for p in _drawn(task, 4*count+40, (40*seed+i)*2**24, settings):
+    for i in range(20 if count else 0):                    # reasoning-gym draws item j of seed s from s+j: far apart, or sets share items
+        for p in _drawn(task, 4*count+40, (20*seed+i)*2**24, settings):
             if p.question in seen or is_test(p.question) != (split=='test') or golds[p.gold]>=most: continue
             seen.add(p.question); golds[p.gold] += 1; out.append(p)
             if len(out)==count: return out
@@ -171,7 +171,7 @@ def arithmetic_rows(
     "Questions with checkable answers, none twice, for RL and for tests. `ImportError` without reasoning-gym; `ValueError` for an unknown task or split, or more rows than there are questions. [ours]"
     return [dict(prompt=_prompt(p, ask), gold=p.gold, task=p.task) for p in _all_problems(count, seed, tasks, split, settings)]
 
-# %% ../nbs/13_pretrained.ipynb #11af1c46
+# %% ../nbs/13_pretrained.ipynb #8eb5a1d2
 def _demonstrate(p:_Problem, style:str, mark:str)->str:
     return f'{style}.\n{ARITHMETIC[p.task].styles[style](p.given)}\n{MARKS[mark].format(p.gold)}'
 
@@ -186,7 +186,7 @@ def cold_start_rows(
 )->list[dict]:            # rows: `prompt` (chat messages), `completion` (text), `gold`, `task`, `style`, `mark`
     r"Questions with a short derivation, in one of three styles per task, and an answer in `\boxed{}` or after `####`; every way equally often in the mean, in random order. Raises as `arithmetic_rows` does. [ours]"
     if not 1<=ways<=6: raise ValueError(f"ways={ways}: there are three styles and two marks, so give 1 to 6")
-    problems, rng, rows = _all_problems(-(-count//ways), seed, tasks, split, settings), np.random.default_rng((seed, 1)), []
+    problems, rng, rows = _all_problems(-(-count//ways) if count>0 else count, seed, tasks, split, settings), np.random.default_rng((seed, 1)), []
     for p in problems:
         every = [(s, m) for s in ARITHMETIC[p.task].styles for m in MARKS]
         rows += [dict(prompt=_prompt(p, ask), completion=_demonstrate(p, *every[i]), gold=p.gold, task=p.task, style=every[i][0], mark=every[i][1]) for i in rng.permutation(6)[:ways]]
@@ -397,7 +397,7 @@ def has_bf16()->bool: # does autocast to bfloat16 pay here?
     able = getattr(torch.cpu, 'get_capabilities', dict)()
     return bool(able.get('avx512_bf16') or able.get('amx_bf16'))
 
-# %% ../nbs/13_pretrained.ipynb #09421f5d
+# %% ../nbs/13_pretrained.ipynb #055d08a0
 def _training_arguments(cfg:ColdStart, out:Path, progress:bool):
     from transformers import TrainingArguments
     less = dict(gradient_checkpointing=True) if cfg.checkpointing else {}
@@ -433,7 +433,8 @@ def cold_start(
     t = Trainer(model=model, args=_training_arguments(cfg, out, progress), train_dataset=[encode_demonstration(r, tokenizer) for r in rows],
                 data_collator=lambda rs: completion_batch(rs, tokenizer.pad_token_id), callbacks=list(callbacks))
     if not progress: t.remove_callback(PrinterCallback)
-    t.train(resume_from_checkpoint=_newest(out))
+    try: t.train(resume_from_checkpoint=_newest(out))
+    finally: t.accelerator.unwrap_model(model, keep_fp32_wrapper=False)      # or its forward stays in bfloat16 after training
     return t.state.log_history
 
 # %% ../nbs/13_pretrained.ipynb #5f84d6f5

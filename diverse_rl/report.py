@@ -19,8 +19,8 @@ from .metrics import Interval, curve_figure, quiet_layout
 from .policy import make_mazes_for, read_route
 from .recipes import RecipeError, make_recipe
 
-# %% ../nbs/23_report.ipynb #d3e54857
-COLORS = ('#d1495b','#2e86ab','#3a9d5d','#b8860b','#8a5fbf','#6c757d','#c05299','#1b998b','#e07a5f')
+# %% ../nbs/23_report.ipynb #f9ccaa36
+COLORS = ('#d1495b','#2e86ab','#3a9d5d','#b8860b','#8a5fbf','#6c757d','#c05299','#1b998b','#e07a5f','#264653','#9c6644','#5e60ce')
 def read_results(run)->dict: # the content of `results.json`
     "Results of a comparison. Raises `FileNotFoundError` naming the folder and the command that makes them, `RecipeError` for a file that is not JSON."
     f = Path(run)/'results.json'

@@ -86,7 +86,7 @@ def test_other_settings_and_another_sentence():
 @pytest.mark.parametrize('f', [arithmetic_rows, cold_start_rows])
 @pytest.mark.parametrize('args,kw,words', [((3, 0, ('sums',)), {}, "'sums'.*give a sequence of sum, gcd, letters"), ((3, 0, 'sum'), {}, "give a sequence"), ((3, 0, ()), {}, 'give a sequence'),
     ((3, 0), dict(split='valid'), "'valid'.*'train' or 'test'"), ((-1, 0), {}, 'count=.*negative'), ((3, -1), {}, 'seed=-1.*negative'), ((3, 0), dict(settings=dict(sum=dict(max_terms=0))), 'refused'),
-    ((900, 0, ('sum',)), dict(settings=dict(sum=dict(max_terms=2, max_digits=1))), 'only .* were found: ask for fewer')])
+    ((250, 0, ('sum',)), dict(settings=dict(sum=dict(max_terms=2, max_digits=1))), 'only .* were found: ask for fewer')])
 def test_impossible_rows(f, args, kw, words):
     with pytest.raises(ValueError, match=words): f(*args, **kw)
 
@@ -338,6 +338,7 @@ def test_bfloat16_where_the_processor_has_it(toy, demos, tmp_path):
     model,tok = load_pretrained(toy); seen = set()
     model.model.layers[0].mlp.down_proj.register_forward_hook(lambda m, x, y: seen.add(y.dtype))
     cold_start(model, tok, demos, tmp_path/'a', ColdStart(steps=1, batch=2), progress=False); assert seen=={torch.bfloat16}
+    seen.clear(); model(torch.tensor([[1, 2]])); assert seen=={torch.float32}                # and the model is as it was
     seen.clear(); cold_start(model, tok, demos, tmp_path/'b', ColdStart(steps=1, batch=2, bf16=False), progress=False); assert seen=={torch.float32}
     assert {p.dtype for p in model.parameters()}=={torch.float32}
 
@@ -361,16 +362,16 @@ def stop_at(step):
             if state.global_step==step: raise KeyboardInterrupt
     return [Stop()]
 
-def test_a_training_goes_on_where_it_was_cut(folder, demos, tmp_path):
-    straight,_ = run(folder, tmp_path/'straight', demos)
-    with pytest.raises(KeyboardInterrupt): run(folder, tmp_path/'cut', demos, callbacks=stop_at(3))
+def test_a_training_goes_on_where_it_was_cut(toy, demos, tmp_path):
+    straight,_ = run(toy, tmp_path/'straight', demos)
+    with pytest.raises(KeyboardInterrupt): run(toy, tmp_path/'cut', demos, callbacks=stop_at(3))
     assert [p.name for p in (tmp_path/'cut').glob('checkpoint-*')]==['checkpoint-2']
     (tmp_path/'cut/checkpoint-3').mkdir(); (tmp_path/'cut/checkpoint-3/trainer_state.json').touch()        # died while it was written
-    resumed,log = run(folder, tmp_path/'cut', demos)
-    a,b,c = straight.state_dict(), resumed.state_dict(), load_pretrained(folder)[0].state_dict()
+    resumed,log = run(toy, tmp_path/'cut', demos)
+    a,b,c = straight.state_dict(), resumed.state_dict(), load_pretrained(toy)[0].state_dict()
     assert all(torch.equal(a[k], b[k]) for k in a) and not all(torch.equal(a[k], c[k]) for k in a)
     assert [h['step'] for h in log if 'loss' in h]==[1,2,3,4]
-    again,_ = run(folder, tmp_path/'cut', demos)                                           # finished: the weights are those of its last checkpoint
+    again,_ = run(toy, tmp_path/'cut', demos)                                           # finished: the weights are those of its last checkpoint
     assert all(torch.equal(a[k], v) for k,v in again.state_dict().items())
 
 def test_a_folder_of_another_training_is_refused(toy, demos, tmp_path):
@@ -384,25 +385,25 @@ def test_a_folder_of_another_training_is_refused(toy, demos, tmp_path):
 def test_impossible_settings(kw, words):
     with pytest.raises(ValueError, match=words): ColdStart(**kw)
 
-def test_made_once(folder, tmp_path, monkeypatch):
+def test_made_once(toy, tmp_path, monkeypatch):
     "A folder appears when it is finished, is found again, and is refused to other settings; what was cut short goes on"
     from dataclasses import replace
     out,real = tmp_path/'x/policy', cold_start
     monkeypatch.setattr(P, 'cold_start', lambda *a, **k: real(*a, **k, callbacks=stop_at(3)))
-    with pytest.raises(KeyboardInterrupt): cold_start_folder(folder, out, TINY, progress=False)
+    with pytest.raises(KeyboardInterrupt): cold_start_folder(toy, out, TINY, progress=False)
     assert [p.name for p in out.parent.iterdir()]==['policy.partial']
     monkeypatch.setattr(P, 'cold_start', real)
-    assert cold_start_folder(folder, out, TINY, progress=False)==out and [p.name for p in out.parent.iterdir()]==['policy']
-    other = cold_start_folder(folder, tmp_path/'other', TINY, progress=False)
+    assert cold_start_folder(toy, out, TINY, progress=False)==out and [p.name for p in out.parent.iterdir()]==['policy']
+    other = cold_start_folder(toy, tmp_path/'other', TINY, progress=False)
     a,b = (load_pretrained(o)[0].state_dict() for o in (out, other))
     assert all(torch.equal(a[k], b[k]) for k in a)
     about = json.loads((out/'source.json').read_text())
     assert about['cold_start']['steps']==4 and about['tasks']==['sum','gcd','letters'] and len([h for h in about['log'] if 'loss' in h])==4
     def never(*a, **k): raise AssertionError('made again')
     monkeypatch.setattr(P, 'cold_start', never)
-    assert cold_start_folder(folder, out, TINY)==out
+    assert cold_start_folder(toy, out, TINY)==out
     for kw in (dict(cfg=replace(TINY, seed=1)), dict(cfg=TINY, tasks=('sum',))):
-        with pytest.raises(ValueError, match='made with other settings'): cold_start_folder(folder, out, **kw)
+        with pytest.raises(ValueError, match='made with other settings'): cold_start_folder(toy, out, **kw)
 
 # ---- make smollm2
 
