@@ -1,4 +1,4 @@
-"""What nine ways of paying a small policy came to: recorded runs, with intervals, and the claim they were to test
+"""What eleven ways of paying a small policy came to, from a weak and from a strong start: recorded runs, with intervals, and the claims they were to test
 
 Docs: https://diverse-rl.github.io/diverse_rl/maze_results.html.md"""
 
