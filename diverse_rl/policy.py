@@ -21,7 +21,7 @@ import torch
 from .answers import format_answers, multi_answer_prompt
 from .maze import Maze, make_mazes, maze_config, MazeConfig, sample_walks, walk_cells, exit_steps, ONE_ROUTE, MANY_ROUTES, score_moves
 
-# %% ../nbs/12_policy.ipynb #ef20949f
+# %% ../nbs/12_policy.ipynb #3317d270
 @dataclass(frozen=True)
 class PolicyConfig:
     "Size and warm start of a small policy. The defaults are the setting behind the results in this project [ours]."
@@ -30,7 +30,7 @@ class PolicyConfig:
     heads:int = 4            # query heads; each has hidden/heads dimensions
     kv_heads:int = 2         # key/value heads
     mlp:int = 256            # width of the feed-forward layer
-    mazes:int = 1800         # mazes of the warm start, each shown from random sides
+    mazes:int = 1300         # mazes of the warm start, each shown from random sides
     long:int = 8             # demonstrations per maze with eight answers, which come first: most walks per prompt
     rounds:int = 2           # rounds per maze of one demonstration with one answer and three with M, which come last
     batch:int = 16           # demonstrations per step
