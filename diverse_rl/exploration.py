@@ -219,10 +219,12 @@ def _snapshot_callback(trainer):
     from transformers import TrainerCallback
     class Watch(TrainerCallback):
         def on_train_begin(self, args, state, control, **kw):
+            "Take the snapshot, or load the one a resumed run had"
             trainer.refresh_snapshot()
             folder,trainer._resumed = trainer._resumed,None
             if folder: trainer.refreshes = load_snapshot(trainer.snapshot, folder)
         def on_step_end(self, args, state, control, **kw):
+            "Refresh on schedule"
             if args.snapshot_every and state.global_step % args.snapshot_every == 0: trainer.refresh_snapshot()
     return Watch()
 
@@ -322,7 +324,7 @@ def _generate_and_score_completions(self, inputs):
 def _get_per_token_logps_and_entropies(self, *args, **kwargs):
     "Keep the log-probabilities of the last forward, for `_compute_loss`."
     out = super(ExplorationMixin, self)._get_per_token_logps_and_entropies(*args, **kwargs)
-    self._logps = out[0]
+    if self.args.exploring: self._logps = out[0]            # off: nothing of the graph is kept alive
     return out
 
 # %% ../nbs/09_exploration.ipynb #ab8050ea
