@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest, torch
 from hypothesis import given, strategies as st
 pytest.importorskip('trl')
-from diverse_rl.exploration import ExplorationConfig, Snapshot, exploration_term, full_exploration_term, load_snapshot, novelty_reward, save_snapshot
+from diverse_rl.exploration import ExplorationConfig, Snapshot, exploration_term, full_exploration_term, load_snapshot, novelty_advantage, novelty_reward, save_snapshot
 from diverse_rl.reward import SetReward
 from toy import two_processes
 from test_trainer import B, G, M, TEXTS, DiverseGRPOConfig, DiverseGRPOTrainer, GRPOConfig, GRPOTrainer, forced, iter_step, parts, run, scorer
@@ -91,7 +91,8 @@ paid = lambda: SetReward(scorer, 1, tag=None, d=2, k=16)
 
 @pytest.mark.parametrize('bad,word', [(dict(exploration='repell'),'repell'), (dict(exploration_coef=-1.),'exploration_coef=-1'), (dict(exploration_coef=float('nan')),'exploration_coef=nan'), (dict(exploration_estimator='k1'),'k1'),
     (dict(exploration_clamp=0.),'exploration_clamp'), (dict(exploration_decay=0.),'exploration_decay'), (dict(snapshot_every=-2),'snapshot_every'), (dict(exploration_level='word'),'word'),
-    (dict(exploration='novelty', exploration_coef=.1, credit='leave_one_out'),'leave_one_out'), (dict(exploration='novelty', exploration_coef=.1, advantage='gdpo'),'gdpo')])
+    (dict(exploration_scale='sum'),'sum'), (dict(exploration_least_std=0.),'exploration_least_std=0'),
+    (dict(exploration='novelty', exploration_scale='group', exploration_coef=.1, credit='leave_one_out'),'leave_one_out'), (dict(exploration='novelty', exploration_scale='group', exploration_coef=.1, advantage='gdpo'),'gdpo')])
 def test_bad_switches_are_named(tmp_path, bad, word):
     with pytest.raises(ValueError, match=word): DiverseGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **bad)
 
@@ -130,7 +131,7 @@ def test_the_term_in_the_loss_is_its_formula(tmp_path, exploration, sign, estima
 
 def test_novelty_is_added_before_the_group_advantage(tmp_path):
     reward = SetReward(scorer, M, d=2, k=16)
-    t = pushed(forced(parts(tmp_path, exploration='novelty', exploration_coef=.5, advantage='vpo', reward=reward, snapshot_every=0), TEXTS))
+    t = pushed(forced(parts(tmp_path, exploration='novelty', exploration_scale='group', exploration_coef=.5, advantage='vpo', reward=reward, snapshot_every=0), TEXTS))
     out = iter_step(t); bonus = t.novelty.view(B, G)
     base = reward.rewards(reward.last, reward.last_prompts, reward.last_step, reward.last_goal).view(B, G)+bonus
     want = (base-base.mean(1, keepdim=True))/(base.std(1, keepdim=True, correction=0)+1e-6)
@@ -139,6 +140,29 @@ def test_novelty_is_added_before_the_group_advantage(tmp_path):
         ids,at = torch.cat([out['prompt_ids'],out['completion_ids']],1),torch.cat([out['prompt_mask'],out['completion_mask']],1); T = out['completion_ids'].shape[1]
         lp = t.model(input_ids=ids, attention_mask=at).logits[:,-T-1:-1].log_softmax(-1).gather(-1, out['completion_ids'][...,None])[...,0]
     assert torch.allclose(bonus.flatten(), .5*novelty_reward(lp, out['completion_mask']), atol=1e-5)
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 6), st.sampled_from(['group','batch','none']), st.floats(.01, 1.))
+def test_novelty_advantage_is_its_formula(seed, b, g, divide, least):
+    rng = np.random.default_rng(seed); bonus,r = rng.random((b, g)),rng.random((b, g)); r[rng.random((b, g))<.3] = np.nan
+    got = novelty_advantage(torch.tensor(bonus), torch.tensor(r), divide=divide, least_std=least).numpy()
+    std = lambda x: np.std(x, ddof=1) if len(x)>1 else 0.
+    has = ~np.isnan(r)
+    for i in range(b):
+        by = dict(group=max(std(r[i][has[i]]), least), batch=max(std(r[has]), least), none=1.)[divide]
+        for j in range(g): assert got[i,j]==pytest.approx((bonus[i,j]-bonus[i][has[i]].mean())/by if has[i,j] else 0., abs=1e-9)
+
+@pytest.mark.parametrize('extra', [dict(), dict(advantage='vpo'), dict(advantage='gdpo'), dict(credit='telescoped', credit_scale='batch'), dict(credit='leave_one_out'), dict(scale_rewards='batch')])
+def test_novelty_adds_its_share_to_any_advantage_and_leaves_the_reward_alone(tmp_path, extra):
+    reward = lambda: SetReward(scorer, M, d=2, k=16)
+    make = lambda **kw: pushed(forced(parts(tmp_path, reward=reward(), snapshot_every=0, **extra, **kw), TEXTS))
+    t,stock = make(exploration='novelty', exploration_coef=.5),make(); out,plain = iter_step(t),iter_step(stock)
+    r = torch.tensor(list(t._logs['rewards'].values())[0], dtype=torch.float64).view(B, G)
+    assert torch.equal(r, torch.tensor(list(stock._logs['rewards'].values())[0], dtype=torch.float64).view(B, G))
+    share = novelty_advantage(t.novelty.double().view(B, G), r, divide=extra.get('scale_rewards', 'group')).flatten()
+    got = (out['advantages']-plain['advantages']).double()
+    assert torch.allclose(got, share if got.dim()==1 else share[:,None].expand_as(got), atol=1e-4) and share.abs().max()>1e-2
+    assert torch.allclose(torch.tensor(list(t._logs['advantages'])[-B*G:]), out['advantages'].view(B*G, -1).mean(1), atol=1e-6)
 
 def test_novelty_reaches_stock_advantages_and_credit_per_answer(tmp_path):
     stock = lambda **kw: iter_step(pushed(forced(parts(tmp_path, reward=paid(), snapshot_every=0, **kw), TEXTS)))['advantages']
@@ -203,7 +227,7 @@ def test_novelty_with_functions_that_answer_for_some_rows_only(tmp_path):
     a = lambda prompts, **_: [None if p.endswith('a') else 1. for p in prompts]
     b = lambda prompts, **_: [1. if p.endswith('a') else None for p in prompts]
     a.__name__,b.__name__ = 'a','b'
-    make = lambda **kw: parts(tmp_path, reward=[a,b], exploration='novelty', exploration_coef=.5, snapshot_every=0, **kw)
+    make = lambda **kw: parts(tmp_path, reward=[a,b], exploration='novelty', exploration_scale='group', exploration_coef=.5, snapshot_every=0, **kw)
     t = pushed(forced(make(), TEXTS)); out = iter_step(t); bonus = t.novelty.view(B,G)
     want = (bonus-bonus.mean(1, keepdim=True))/(bonus.std(1, keepdim=True)+1e-4)
     assert torch.allclose(out['advantages'].view(B,G), want, atol=1e-3)
