@@ -13,10 +13,10 @@ import difflib, hashlib, json, math, re
 from dataclasses import dataclass, field, fields, asdict, replace, is_dataclass
 from pathlib import Path
 
-# %% ../nbs/21_recipes.ipynb #f6d3a624
+# %% ../nbs/21_recipes.ipynb #699119f6
 from .advantages import ADVANTAGES
 from .credit import CREDITS, SCALES
-from .exploration import EXPLORATIONS, EXPLORATION_ESTIMATORS, LEVELS, check_exploration
+from .exploration import EXPLORATIONS, EXPLORATION_ESTIMATORS, LEVELS, NOVELTY_SCALES, check_exploration
 from .maze import MazeConfig, make_maze, maze_config
 from .policy import PolicyConfig
 from .simplex import lattice_steps
@@ -35,10 +35,10 @@ def _positive(cfg, key, zero=False):
     v = getattr(cfg, key)
     if not (math.isfinite(v) and (v>0 or zero and v==0)): raise RecipeError(f"{key}={v!r}: give a number {'of at least' if zero else 'above'} 0")
 
-# %% ../nbs/21_recipes.ipynb #8925e01b
+# %% ../nbs/21_recipes.ipynb #7965a5b5
 LOSSES = ('dapo','grpo','bnpo','dr_grpo','cispo','sapo')   # TRL's, those that take an advantage per token
 NODE_METHODS = ('sobol','iid','lattice')
-EXPLORATION_KEYS = ('exploration_coef','exploration','exploration_estimator','exploration_level','exploration_clamp','exploration_decay','snapshot_every')
+EXPLORATION_KEYS = ('exploration_coef','exploration','exploration_estimator','exploration_level','exploration_scale','exploration_least_std','exploration_clamp','exploration_decay','snapshot_every')
 MOST_ANSWERS = 8                                           # the small policy has tags for so many
 @dataclass(frozen=True)
 class TrainConfig:
@@ -121,7 +121,7 @@ class EvalConfig:
         for k,low in dict(mazes=2, pool=2, nodes=1, seed=0, bootstrap=2).items(): _at_least(self, k, low)
         if not 0<self.level<1: raise RecipeError(f"level={self.level}: an interval's level lies between 0 and 1")
 
-# %% ../nbs/21_recipes.ipynb #5645842d
+# %% ../nbs/21_recipes.ipynb #cda593f3
 @dataclass(frozen=True)
 class ArmConfig:
     "What one arm does differently; anything in `train` can be overridden. Raises `RecipeError` for unknown names and for credit without vpo."
@@ -135,6 +135,8 @@ class ArmConfig:
     exploration:str = 'cover'        # repel, cover or novelty
     exploration_estimator:str = 'k3' # k3 or full, for repel and cover
     exploration_level:str = 'token'  # token or sequence, for novelty
+    exploration_scale:str = 'reward' # novelty is divided by the std of the reward alone; group: of the sum
+    exploration_least_std:float = .25 # a std of the reward below this counts as this, for novelty
     exploration_clamp:float = 5.     # bound of the log-ratio, or of a token's surprise [nats]
     exploration_decay:float = 1.     # alpha is multiplied by this at every refresh
     snapshot_every:int = 20          # [steps] between refreshes of the snapshot
@@ -143,11 +145,11 @@ class ArmConfig:
     def __post_init__(self):
         _known('method', self.method, ADVANTAGES); _known('credit_scale', self.credit_scale, SCALES)
         for k in ('credit_least_std','credit_offset'): _positive(self, k, zero=True)
-        for k,names in dict(exploration=EXPLORATIONS, exploration_estimator=EXPLORATION_ESTIMATORS, exploration_level=LEVELS).items(): _known(k, getattr(self, k), names)
+        for k,names in dict(exploration=EXPLORATIONS, exploration_estimator=EXPLORATION_ESTIMATORS, exploration_level=LEVELS, exploration_scale=NOVELTY_SCALES).items(): _known(k, getattr(self, k), names)
         try: check_exploration(self)
         except ValueError as e: raise RecipeError(str(e)) from e
-        if self.exploration_coef and self.exploration=='novelty' and (self.credit=='leave_one_out' or self.method=='gdpo'):
-            raise RecipeError(f"exploration='novelty' is added to the reward of a whole rollout, which {self.credit or self.method!r} does not read: use cover or repel")
+        if self.exploration_coef and self.exploration=='novelty' and self.exploration_scale=='group' and (self.credit=='leave_one_out' or self.method=='gdpo'):
+            raise RecipeError(f"exploration_scale='group' adds novelty to the reward of a whole rollout, which {self.credit or self.method!r} does not read: use exploration_scale reward")
         if self.credit is not None:
             _known('credit', self.credit, CREDITS)
             if self.method!='vpo': raise RecipeError(f"credit={self.credit!r} needs method vpo, but method={self.method!r}: drop credit, or use vpo")

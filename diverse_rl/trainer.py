@@ -39,7 +39,7 @@ check_trl()
 # %% ../nbs/20_trainer.ipynb #4f9141c1
 from trl import GRPOConfig, GRPOTrainer
 
-# %% ../nbs/20_trainer.ipynb #09da583e
+# %% ../nbs/20_trainer.ipynb #699dd833
 @dataclass
 class DiverseGRPOConfig(ExplorationConfig, GRPOConfig):
     "`trl.GRPOConfig`, the switches of `ExplorationConfig`, and those for sets. With `advantage` and `credit` left at None and `exploration_coef` at 0 every number is the stock trainer's, bit for bit."
@@ -58,8 +58,8 @@ class DiverseGRPOConfig(ExplorationConfig, GRPOConfig):
             if not 0<=getattr(self, name)<float('inf'): raise ValueError(f"{name}={getattr(self, name)!r}: give a finite number of at least 0; 0 is off")
         if self.credit and self.advantage not in (None,'vpo'):
             raise ValueError(f"credit={self.credit!r} spreads a set reward over answers, but advantage={self.advantage!r}: set advantage to 'vpo' or None")
-        if self.exploring and self.exploration=='novelty' and (self.credit=='leave_one_out' or self.advantage=='gdpo'):
-            raise ValueError(f"exploration='novelty' is added to the reward of a whole rollout, which {'credit' if self.credit else 'advantage'}={self.credit or self.advantage!r} does not read: use exploration='cover' or 'repel'")
+        if self.exploring and self.exploration=='novelty' and self.exploration_scale=='group' and (self.credit=='leave_one_out' or self.advantage=='gdpo'):
+            raise ValueError(f"exploration_scale='group' adds novelty to the reward of a whole rollout, which {'credit' if self.credit else 'advantage'}={self.credit or self.advantage!r} does not read: use exploration_scale='reward'")
     @property
     def diverse(self)->bool: # any switch on?
         "Is anything on that the stock trainer does not do?"
@@ -119,7 +119,7 @@ def _log_sets(self):
     self._metrics[mode]['answers/diversity_l1'].append(float(diversity_l1(pool).mean()))
     self._metrics[mode][f'answers/ew_best_at_{k}'].append(float(expected_best_at_k(pool, w, k).mean()))
 
-# %% ../nbs/20_trainer.ipynb #3928ed73
+# %% ../nbs/20_trainer.ipynb #4b9774c2
 @_patch(DiverseGRPOTrainer)
 def _rewrite(self, output:dict):
     "Replace `output['advantages']` by the named group advantage, (N,), or by per-answer credit, (N, T)."
@@ -128,18 +128,16 @@ def _rewrite(self, output:dict):
     if cfg.per_answer:
         v = r.values(r.last, r.last_step)
         prefix = self._groups(v.prefix_BGM[:,0]).clone()
-        if self.novelty is not None: prefix[...,-1] += self.novelty.view(prefix.shape[:2]).to(prefix)
+        if self.novelty is not None and cfg.exploration_scale=='group': prefix[...,-1] += self.novelty.view(prefix.shape[:2]).to(prefix)
         adv = answer_credit(prefix, self._groups(v.loo_BGM[:,0]), credit=cfg.credit, scale=cfg.credit_scale,
                             least_std=cfg.credit_least_std, offset=cfg.credit_offset, pool=cfg.credit_pool)
         output['advantages'] = spread(self._local(adv), output['answer_slots'])
     else:
         output['advantages'] = self._local(self._group_advantage())
-    logged = self._logs['advantages']
-    for _ in range(min(len(logged), len(self._completion_ids)*self.accelerator.num_processes)): logged.pop()
-    mean = self._groups(output['advantages'].view(len(self._completion_ids), -1).mean(1))
-    logged.extend(mean.flatten().tolist())
+    if self._added is not None: self._add_novelty(output)
+    else: self._relog(output['advantages'])
 
-# %% ../nbs/20_trainer.ipynb #24a53619
+# %% ../nbs/20_trainer.ipynb #aa2f2d92
 @_patch(DiverseGRPOTrainer)
 def _group_advantage(self)->Tensor: # (B, G)
     "The named advantage of all gathered rollouts: scalar rewards go straight to the group transform, components to GDPO."
@@ -149,7 +147,7 @@ def _group_advantage(self)->Tensor: # (B, G)
         return group_advantage(name, vec, mask_BGM=mask, target_D=r.target_D(vec.shape[-1]))
     reward = r.rewards(r.last, r.last_prompts, r.last_step, r.last_goal)
     reward = self._groups(reward)
-    if self.novelty is not None: reward = reward + self.novelty.view(reward.shape).to(reward)
+    if self.novelty is not None and self.args.exploration_scale=='group': reward = reward + self.novelty.view(reward.shape).to(reward)
     return group_transform(ADVANTAGES[name].transform, reward, k=self.args.max_k)
 
 # %% ../nbs/20_trainer.ipynb #b555df5f

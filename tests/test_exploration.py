@@ -1,7 +1,8 @@
 "Exploration against a snapshot: the term against enumeration, the snapshot, and the trainer around them"
 from pathlib import Path
+import numpy as np
 import pytest, torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 pytest.importorskip('trl')
 from diverse_rl.exploration import ExplorationConfig, Snapshot, exploration_term, full_exploration_term, load_snapshot, novelty_advantage, novelty_reward, save_snapshot
 from diverse_rl.reward import SetReward
@@ -152,7 +153,7 @@ def test_novelty_advantage_is_its_formula(seed, b, g, divide, least):
         by = dict(group=max(std(r[i][has[i]]), least), batch=max(std(r[has]), least), none=1.)[divide]
         for j in range(g): assert got[i,j]==pytest.approx((bonus[i,j]-bonus[i][has[i]].mean())/by if has[i,j] else 0., abs=1e-9)
 
-@pytest.mark.parametrize('extra', [dict(), dict(advantage='vpo'), dict(advantage='gdpo'), dict(credit='telescoped', credit_scale='batch'), dict(credit='leave_one_out'), dict(scale_rewards='batch')])
+@pytest.mark.parametrize('extra', [dict(), dict(advantage='vpo'), dict(advantage='set_max'), dict(credit='telescoped', credit_scale='batch'), dict(credit='leave_one_out'), dict(scale_rewards='batch')])
 def test_novelty_adds_its_share_to_any_advantage_and_leaves_the_reward_alone(tmp_path, extra):
     reward = lambda: SetReward(scorer, M, d=2, k=16)
     make = lambda **kw: pushed(forced(parts(tmp_path, reward=reward(), snapshot_every=0, **extra, **kw), TEXTS))
