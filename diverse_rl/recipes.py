@@ -35,7 +35,7 @@ def _positive(cfg, key, zero=False):
     v = getattr(cfg, key)
     if not (math.isfinite(v) and (v>0 or zero and v==0)): raise RecipeError(f"{key}={v!r}: give a number {'of at least' if zero else 'above'} 0")
 
-# %% ../nbs/21_recipes.ipynb #7965a5b5
+# %% ../nbs/21_recipes.ipynb #5e4e195d
 LOSSES = ('dapo','grpo','bnpo','dr_grpo','cispo','sapo')   # TRL's, those that take an advantage per token
 NODE_METHODS = ('sobol','iid','lattice')
 EXPLORATION_KEYS = ('exploration_coef','exploration','exploration_estimator','exploration_level','exploration_scale','exploration_least_std','exploration_clamp','exploration_decay','snapshot_every')
@@ -53,6 +53,9 @@ class TrainConfig:
     weight_decay:float = 0.01    # as in the paper
     beta:float = 0.0             # KL to the initial policy (k3 in the loss); the paper uses 1e-3
     epsilon:float = 0.2          # PPO clip
+    epsilon_high:float|None = None # upper clip, where it differs from `epsilon` (DAPO's clip-higher: .28)
+    iterations:int = 1           # optimiser steps on each batch of rollouts; with 1 nothing is ever clipped
+    micro:int|None = None        # rollouts per forward and backward pass, accumulated; None: all of a step at once
     temperature:float = 1.0      # of sampling
     entropy_coef:float = 0.0     # entropy bonus [per nat]
     max_grad_norm:float = 1.0    # gradient clipping
@@ -63,13 +66,15 @@ class TrainConfig:
     max_k:int = 4                # k of max_at_k
     save_every:int = 25          # [steps] between checkpoints
     def __post_init__(self):
-        for k in ('steps','prompts','answers','nodes','save_every','max_k'): _at_least(self, k, 1)
+        for k in ('steps','prompts','answers','nodes','save_every','max_k','iterations'): _at_least(self, k, 1)
         _at_least(self, 'group', 2); _at_least(self, 'warmup', 0)
         for k in ('lr','temperature','alpha','epsilon'): _positive(self, k)
         for k in ('weight_decay','beta','max_grad_norm'): _positive(self, k, zero=True)
         if not math.isfinite(self.entropy_coef): raise RecipeError(f"entropy_coef={self.entropy_coef}: give a finite number; 0 is no bonus")
         if self.tokens is not None and self.tokens<1: raise RecipeError(f"tokens={self.tokens}: give a positive budget, or leave it out for no limit")
         if self.answers>MOST_ANSWERS: raise RecipeError(f"answers={self.answers}: the small policy has tags for {MOST_ANSWERS} answers; lower it")
+        if self.epsilon_high is not None and not (math.isfinite(self.epsilon_high) and self.epsilon_high>=self.epsilon): raise RecipeError(f"epsilon_high={self.epsilon_high}: give at least epsilon={self.epsilon}, or leave it out for a clip that is the same both ways")
+        if self.micro is not None: _at_least(self, 'micro', 1)
         _known('loss', self.loss, LOSSES); _known('node_method', self.node_method, NODE_METHODS)
         if self.node_method=='lattice': self._lattice()
     def _lattice(self):
@@ -194,7 +199,7 @@ def _policy(d):
     if p.hidden//p.heads % 2: raise RecipeError(f"policy.hidden={p.hidden} and heads={p.heads} give each head {p.hidden//p.heads} dimensions, and rotary positions need an even number: take a multiple of {2*p.heads}")
     return p
 
-# %% ../nbs/21_recipes.ipynb #0d28ac3c
+# %% ../nbs/21_recipes.ipynb #cd472bfb
 _FOLDER = re.compile(r'[A-Za-z0-9][\w.+-]*')
 @dataclass(frozen=True)
 class Recipe:
@@ -235,6 +240,7 @@ class Recipe:
         if m>1 and m!=self.train.answers: raise RecipeError(f"arms.{arm}.train.answers={m}: the warm start teaches rollouts of train.answers={self.train.answers}; make this a recipe of its own")
         if self.evaluate.pool % m: raise RecipeError(f"evaluate.pool={self.evaluate.pool} is not a multiple of the {m} answers per rollout of arm {arm!r}: change one")
         low,high = dict(max_at_k=(1,g), pkpo=(1,g-1), sloo_minus_one=(2,g)).get(method, (1,t.max_k))
+        if t.micro and t.prompts*g % t.micro: raise RecipeError(f"train.micro={t.micro}: it must divide the {t.prompts*g} rollouts of a step of arm {arm!r}")
         if not low<=t.max_k<=high: raise RecipeError(f"train.max_k={t.max_k}: arm {arm!r} with method {method} and {g} rollouts per maze needs {low} to {high}")
 
 # %% ../nbs/21_recipes.ipynb #2f480aa9

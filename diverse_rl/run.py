@@ -128,7 +128,7 @@ def training_mazes(r:Recipe, # the experiment
         tmp = f.with_suffix(f'.{os.getpid()}'); tmp.write_text('\n'.join(rows)+'\n'); tmp.rename(f)
     return rows[:count]
 
-# %% ../nbs/22_run.ipynb #28b10ba7
+# %% ../nbs/22_run.ipynb #23aa03f0
 def trainer_args(r:Recipe, # the experiment
     arm:str, seed:int, out, # which run, and its folder
     max_new:int, # longest completion [tokens]
@@ -137,10 +137,11 @@ def trainer_args(r:Recipe, # the experiment
     "The `DiverseGRPOConfig` of one arm. Raises `RecipeError` when its rollouts do not divide over the processes."
     from diverse_rl.trainer import DiverseGRPOConfig
     t,a,g,world = r.train_of(arm),r.arms[arm],r.group_of(arm),_world()
-    if t.prompts*g % world: raise RecipeError(f"train.prompts*group={t.prompts*g} rollouts do not divide over {world} processes: change one")
-    return DiverseGRPOConfig(output_dir=str(out), per_device_train_batch_size=t.prompts*g//world, num_generations=g, max_completion_length=max_new, max_steps=t.steps,
+    micro = t.micro or max(1, t.prompts*g//world)
+    if t.prompts*g % (world*micro): raise RecipeError(f"train.prompts*group={t.prompts*g} rollouts do not divide over {world} processes{f' with train.micro={micro}' if t.micro else ''}: change one")
+    return DiverseGRPOConfig(output_dir=str(out), per_device_train_batch_size=micro, gradient_accumulation_steps=t.prompts*g//(world*micro), num_iterations=t.iterations, num_generations=g, max_completion_length=max_new, max_steps=t.steps,
         learning_rate=t.lr, lr_scheduler_type='constant_with_warmup' if t.warmup else 'constant', warmup_steps=t.warmup, weight_decay=t.weight_decay, beta=t.beta,
-        epsilon=t.epsilon, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
+        epsilon=t.epsilon, epsilon_high=t.epsilon_high, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
         advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, **{k:getattr(a, k) for k in EXPLORATION_KEYS}, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
         save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=False, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
         gradient_checkpointing=False, remove_unused_columns=False)
@@ -224,11 +225,11 @@ def make_trainer(r:Recipe, arm:str, seed:int, root, out, start, progress:bool): 
     return DiverseGRPOTrainer(model=model, processing_class=tok, reward_funcs=set_reward_for(r, arm, seed), train_dataset=data,
         args=trainer_args(r, arm, seed, out, longest(mazes, m), progress), callbacks=callbacks(out, r.train_of(arm).tokens, rollouts, fingerprint(settings(r, arm))))
 
-# %% ../nbs/22_run.ipynb #ce6f2f7d
+# %% ../nbs/22_run.ipynb #43653240
 def finish(trainer, out, arm, seed, tok, seconds, r):
     "Save model, tokenizer and log; the log is written last and marks the run as finished"
     trainer.model.save_pretrained(out/'model'); tok.save_pretrained(out/'model')
-    hist = [h for h in trainer.state.log_history if 'completions/mean_length' in h]
+    hist = [h for h in trainer.state.log_history if 'train_runtime' not in h]
     tokens = tokens_used(hist, r.train_of(arm).prompts*r.group_of(arm))
     write_json(out/'log.json', dict(arm=arm, seed=seed, seconds=seconds, generated_tokens=round(tokens), settings=fingerprint(settings(r, arm)), commit=commit(), history=hist))
 
