@@ -54,15 +54,15 @@ def do_train(a)->None:
     out = train_arm(r, a.arm, r.seeds[0] if a.seed is None else a.seed, a.out, resume=a.resume, progress=not os.environ.get('TQDM_DISABLE'))
     if os.environ.get('RANK', '0')=='0': print(f"trained: {out}")
 
-# %% ../nbs/24_cli.ipynb #bed8eb3e
+# %% ../nbs/24_cli.ipynb #9d57e59f
 def do_evaluate(a)->None:
     "`diverse-rl evaluate`"
     from diverse_rl.recipes import load_recipe
-    from diverse_rl.run import evaluate_arm, evaluation_weights, front_of, maze_rows
+    from diverse_rl.run import evaluate_arm, evaluation_weights, front_of, maze_rows, work_of
     r = load_recipe(a.recipe); w = evaluation_weights(r)
-    m = maze_rows(evaluate_arm(r, a.arm, r.seeds[0] if a.seed is None else a.seed, a.out), w)
-    for k in (1, r.evaluate.pool): print(f"E_w[best@{k}] = {m['ew_best_at_k'][:,k-1].mean():.3f}   best@{k} = {m['best_at_k'][:,k-1].mean():.3f}   (answers, {r.evaluate.mazes} mazes)")
-    print(f"diversity (L1) = {m['pool_diversity_l1'].mean():.3f}   completion = {m['completion'].mean():.3f}   exact front = {front_of(r, w):.3f}")
+    m = maze_rows(evaluate_arm(r, a.arm, r.seeds[0] if a.seed is None else a.seed, a.out), w, work_of(r))
+    for k in (1, r.evaluate.pool): print(f"E_w[best@{k}] = {m['ew_best_at_k'][:,k-1].mean():.3f}   best@{k} = {m['best_at_k'][:,k-1].mean():.3f}   (answers, {r.evaluate.mazes} {'mazes' if r.task_kind=='maze' else 'questions'})")
+    print(f"diversity (L1) = {m['pool_diversity_l1'].mean():.3f}   first component = {m['completion'].mean():.3f}   exact front = {front_of(r, w):.3f}")
 
 # %% ../nbs/24_cli.ipynb #5b241fe7
 def do_compare(a)->None:

@@ -6,11 +6,12 @@ Docs: https://diverse-rl.github.io/diverse_rl/run.html.md"""
 
 # %% auto #0
 __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'settings', 'run_folder', 'own_folder', 'refuse_stale',
-           'warm_folder', 'training_mazes', 'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used',
-           'callbacks', 'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm',
-           'held_out', 'pool_of', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'voted_at_k', 'front_of',
-           'by_step', 'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction',
-           'run_jobs', 'compare']
+           'warm_folder', 'start_apart', 'training_mazes', 'held_out', 'MazeWork', 'work_of', 'trainer_args',
+           'set_reward_for', 'longest', 'orphaned', 'tokens_used', 'callbacks', 'last_checkpoint', 'only_one',
+           'hardware', 'commit', 'make_trainer', 'finish', 'train_arm', 'pair_rows', 'pair_score', 'sampled_tokens',
+           'pool_of', 'as_text', 'evaluate_arm', 'evaluation_weights', 'maze_rows', 'voted_at_k', 'front_of', 'by_step',
+           'finished_seeds', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs',
+           'compare']
 
 # %% ../nbs/22_run.ipynb #ee441539
 import json, os, platform, shlex, shutil, subprocess, sys, time
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# %% ../nbs/22_run.ipynb #e8f2b7c8
+# %% ../nbs/22_run.ipynb #f19ea9d2
 from .advantages import ADVANTAGES
 from .aggregate import answer_classes, majority_at_k
 from .answers import parse_answers
@@ -28,7 +29,7 @@ from .maze import exact_front, front_value, from_json, make_maze, to_json
 from .metrics import best_at_k, expected_best_at_k, best_at_k_chains, cluster_bootstrap, distinct_n, diversity_l1, interval_rows
 from .policy import INTENTIONS, read_route, score_route, load_policy, make_mazes_for, maze_question, sample_texts, warm_start
 from .recipes import EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_dict
-from .reward import SetReward, seeded
+from .reward import SetReward, seeded, whole_answer
 from .simplex import simplex_nodes
 
 # %% ../nbs/22_run.ipynb #00f2cb9b
@@ -64,12 +65,13 @@ def read_json(path)->dict: # {} where there is nothing that can be read
     try: return json.loads(Path(path).read_text())
     except (OSError,ValueError): return {}
 
-# %% ../nbs/22_run.ipynb #fa619c90
+# %% ../nbs/22_run.ipynb #7fdd4fbf
 def settings(r:Recipe, arm:str)->dict: # plain data
     "Everything a trained arm depends on, to refuse a stale run folder."
     a = r.arms[arm]
-    idle = {'label'} | (set() if a.exploration_coef else set(EXPLORATION_KEYS)) | (set() if a.credit else {k for k in asdict(a) if k.startswith('credit_')})    # what a switch that is off is set to does not matter
-    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(a).items() if k not in idle})
+    paired = dict(dpo=asdict(r.dpo_of(arm))) if r.paired(arm) else {}
+    idle = {'label','dpo'} | (set() if a.exploration_coef else set(EXPLORATION_KEYS)) | (set() if a.credit else {k for k in asdict(a) if k.startswith('credit_')})    # what a switch that is off is set to does not matter
+    return dict(task=asdict(r.task), policy=asdict(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(a).items() if k not in idle}, **paired)
 def run_folder(r:Recipe, arm:str, seed:int, root)->Path:
     "Where one arm and seed lives. Raises `RecipeError` for an arm the recipe has not."
     if arm not in r.arms: raise RecipeError(f"arm={arm!r} is not in recipe {r.name!r}; it has {', '.join(r.arms)}")
@@ -88,7 +90,7 @@ def refuse_stale(r:Recipe, root)->None:
     for a in r.arms:
         for s in r.seeds: own_folder(r, a, s, root)
 
-# %% ../nbs/22_run.ipynb #0515f589
+# %% ../nbs/22_run.ipynb #ecfc53f1
 _LAUNCHER = ('RANK','WORLD_SIZE','LOCAL_','GROUP_','ROLE_','MASTER_','TORCHELASTIC_','ACCELERATE_')   # what torchrun and accelerate set
 def warm_folder(r:Recipe, # the experiment
     root, # folder of all runs
@@ -98,19 +100,21 @@ def warm_folder(r:Recipe, # the experiment
     task = {k:v for k,v in asdict(r.task).items() if k!='components'}
     name = fingerprint(dict(policy=asdict(r.policy), task=task, m=r.train.answers, version=1))
     ready = Path(root)/'_warm'/name/'warm.json'
-    if _world()>1 and not ready.exists():
-        if _rank()==0: _warm_apart(r, root)
-        while not ready.exists(): time.sleep(.2)
+    start_apart(r, root, ready)
     return warm_start(r.policy, r.task, r.train.answers, Path(root)/'_warm', name, progress)
 def _world(): return int(os.environ.get('WORLD_SIZE', 1))
 def _rank(): return int(os.environ.get('RANK', 0))
-def _warm_apart(r, root):
-    "Make the warm start in a process that knows nothing of the others"
-    code = 'import json,sys; from diverse_rl.recipes import make_recipe; from diverse_rl.run import warm_folder; warm_folder(make_recipe(json.loads(sys.argv[1])), sys.argv[2])'
+def start_apart(r:Recipe, root, ready:Path)->None: # `ready` is the last file that the start writes
+    "Among several processes, let the first make the start in a process that knows nothing of the others, and the others wait."
+    if _world()==1 or ready.exists(): return
+    if _rank()==0: _start_alone(r, root)
+    while not ready.exists(): time.sleep(.2)
+def _start_alone(r, root):
+    code = 'import json,sys; from diverse_rl.recipes import make_recipe; from diverse_rl.run import work_of; work_of(make_recipe(json.loads(sys.argv[1]))).start(sys.argv[2])'
     env = {k:v for k,v in os.environ.items() if not k.startswith(_LAUNCHER)}
     subprocess.run([sys.executable, '-c', code, json.dumps(recipe_dict(r)), str(root)], env=env, check=True)
 
-# %% ../nbs/22_run.ipynb #741a90fe
+# %% ../nbs/22_run.ipynb #81f14696
 def _bar(items, about, progress=True):
     from tqdm.auto import tqdm
     return tqdm(items, about) if progress else items
@@ -127,8 +131,42 @@ def training_mazes(r:Recipe, # the experiment
         rows = [make(i) for i in _bar(range(count), f'mazes of seed {seed}', progress)]
         tmp = f.with_suffix(f'.{os.getpid()}'); tmp.write_text('\n'.join(rows)+'\n'); tmp.rename(f)
     return rows[:count]
+def held_out(r:Recipe)->list: # `Maze` objects
+    "The mazes every arm is measured on; no training run draws from their seed."
+    return make_mazes_for(r.task, r.evaluate.mazes, seed=r.evaluate.seed)
 
-# %% ../nbs/22_run.ipynb #23aa03f0
+# %% ../nbs/22_run.ipynb #9f029174
+class MazeWork:
+    "What a comparison needs to know of its task: mazes, walked by the small policy. An item is a `Maze`."
+    d,tag,bf16,columns = 4,'answer',False,('maze',)        # D; tag of an answer; precision; columns of the dataset that the scorer reads
+    def __init__(self, r:Recipe): self.r = r
+    def start(self, root, progress:bool=True)->Path: return warm_folder(self.r, root, progress)
+    def load(self, path): return load_policy(path)
+    def scorer(self): return MazeScorer(self.r.task.components)
+    def items(self, seed:int, folder, progress:bool=False)->list: return [from_json(z) for z in training_mazes(self.r, seed, folder, progress)]
+    def held_out(self)->list: return held_out(self.r)
+    def question(self, item, m:int)->str: return maze_question(item, m)
+    def row(self, item)->dict: return dict(maze=to_json(item))
+    def room(self, items:list, m:int)->int: return longest(items, m)
+    def vector(self, item, text:str)->list[float]: return mix(score_route(item, text), self.r.task.components).tolist()
+    def front(self, weights_KD)->float: return float(np.mean([front_value(mix(exact_front(z).vectors_PD, self.r.task.components), weights_KD) for z in self.held_out()]))
+    @staticmethod
+    def key(text:str)->str: return route_key(text)         # answers with the same key are duplicates
+    @staticmethod
+    def vote(text:str)->str|None: return route_key(text)   # answers that vote for the same
+    @staticmethod
+    def words(text:str)->list[str]: return route_key(text).split() # for distinct-n
+    @staticmethod
+    def worth(vec)->np.ndarray: return np.asarray(vec).mean(-1) # one number for a vector
+
+# %% ../nbs/22_run.ipynb #76891c87
+def work_of(r:Recipe): # `MazeWork`, or the class of another kind of task
+    "What the recipe's task brings."
+    if r.task_kind=='maze': return MazeWork(r)
+    from diverse_rl.arithmetic import ArithmeticWork
+    return ArithmeticWork(r)
+
+# %% ../nbs/22_run.ipynb #58a81083
 def trainer_args(r:Recipe, # the experiment
     arm:str, seed:int, out, # which run, and its folder
     max_new:int, # longest completion [tokens]
@@ -136,6 +174,7 @@ def trainer_args(r:Recipe, # the experiment
 ):
     "The `DiverseGRPOConfig` of one arm. Raises `RecipeError` when its rollouts do not divide over the processes."
     from diverse_rl.trainer import DiverseGRPOConfig
+    bf16 = work_of(r).bf16
     t,a,g,world = r.train_of(arm),r.arms[arm],r.group_of(arm),_world()
     micro = t.micro or max(1, t.prompts*g//world)
     if t.prompts*g % (world*micro): raise RecipeError(f"train.prompts*group={t.prompts*g} rollouts do not divide over {world} processes{f' with train.micro={micro}' if t.micro else ''}: change one")
@@ -143,14 +182,14 @@ def trainer_args(r:Recipe, # the experiment
         learning_rate=t.lr, lr_scheduler_type='constant_with_warmup' if t.warmup else 'constant', warmup_steps=t.warmup, weight_decay=t.weight_decay, beta=t.beta,
         epsilon=t.epsilon, epsilon_high=t.epsilon_high, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
         advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, **{k:getattr(a, k) for k in EXPLORATION_KEYS}, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
-        save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=False, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
+        save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=bf16, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
         gradient_checkpointing=False, remove_unused_columns=False)
 
-# %% ../nbs/22_run.ipynb #8953af2a
+# %% ../nbs/22_run.ipynb #3e6485ee
 def set_reward_for(r:Recipe, arm:str, seed:int)->SetReward: # the arm's reward function
     "The reward function of one arm."
-    t = r.train_of(arm)
-    return SetReward(MazeScorer(r.task.components), r.answers_of(arm), method=r.arms[arm].method, key=route_key, k=t.nodes, nodes=t.node_method, alpha=t.alpha, d=4, seed=seed)
+    t,w = r.train_of(arm),work_of(r)
+    return SetReward(w.scorer(), r.answers_of(arm), method=r.arms[arm].method, tag=w.tag, key=w.key, k=t.nodes, nodes=t.node_method, alpha=t.alpha, d=w.d, seed=seed)
 def longest(mazes:list, m:int)->int: # tokens
     "Room for `m` routes of the largest budget with their first word and tags, and the end token."
     return m*(max(z.budget for z in mazes)+5)+1
@@ -213,17 +252,17 @@ def commit()->str: # hash, '+' when files differ from it; 'unknown' outside a ch
     if h.returncode: return 'unknown'
     return h.stdout.strip()[:12] + ('+' if g('status','--porcelain','--untracked-files=no').stdout.strip() else '')
 
-# %% ../nbs/22_run.ipynb #3e0335b2
+# %% ../nbs/22_run.ipynb #ca0f9602
 def make_trainer(r:Recipe, arm:str, seed:int, root, out, start, progress:bool): # `DiverseGRPOTrainer`
-    "The trainer of one arm, with the policy of folder `start`, its reward and its mazes."
+    "The trainer of one arm, with the policy of folder `start`, its reward and its questions."
     from datasets import Dataset
     from diverse_rl.trainer import DiverseGRPOTrainer
-    model,tok = load_policy(start)
-    rows,m,rollouts = training_mazes(r, seed, out.parent.parent, progress),r.answers_of(arm),r.train_of(arm).prompts*r.group_of(arm)
-    mazes = [from_json(z) for z in rows]
-    data = Dataset.from_dict(dict(prompt=[maze_question(z, m) for z in mazes], maze=rows))
+    w = work_of(r)
+    model,tok = w.load(start)
+    items,m,rollouts = w.items(seed, out.parent.parent, progress),r.answers_of(arm),r.train_of(arm).prompts*r.group_of(arm)
+    data = Dataset.from_list([dict(prompt=w.question(i, m), **w.row(i)) for i in items])
     return DiverseGRPOTrainer(model=model, processing_class=tok, reward_funcs=set_reward_for(r, arm, seed), train_dataset=data,
-        args=trainer_args(r, arm, seed, out, longest(mazes, m), progress), callbacks=callbacks(out, r.train_of(arm).tokens, rollouts, fingerprint(settings(r, arm))))
+        args=trainer_args(r, arm, seed, out, w.room(items, m), progress), callbacks=callbacks(out, r.train_of(arm).tokens, rollouts, fingerprint(settings(r, arm))))
 
 # %% ../nbs/22_run.ipynb #43653240
 def finish(trainer, out, arm, seed, tok, seconds, r):
@@ -233,7 +272,7 @@ def finish(trainer, out, arm, seed, tok, seconds, r):
     tokens = tokens_used(hist, r.train_of(arm).prompts*r.group_of(arm))
     write_json(out/'log.json', dict(arm=arm, seed=seed, seconds=seconds, generated_tokens=round(tokens), settings=fingerprint(settings(r, arm)), commit=commit(), history=hist))
 
-# %% ../nbs/22_run.ipynb #bce7abec
+# %% ../nbs/22_run.ipynb #d0a2838d
 def train_arm(r:Recipe, # the experiment
     arm:str, # which arm
     seed:int, # which seed
@@ -258,8 +297,9 @@ def train_arm(r:Recipe, # the experiment
 def _train(r, arm, seed, root, out, last, progress):
     "Train from the warm start or from checkpoint `last`; a checkpoint whose tokens are used up is only saved"
     from transformers import TrainerState
+    if r.paired(arm): return _train_pairs(r, arm, seed, root, out, progress)
     had = read_json(f'{last}/trainer_state.json').get('log_history', [])
-    t,warm = r.train_of(arm),warm_folder(r, root, progress)
+    t,warm = r.train_of(arm),work_of(r).start(root, progress)
     done = bool(t.tokens) and tokens_used(had, t.prompts*r.group_of(arm))>=t.tokens
     trainer,start = make_trainer(r, arm, seed, root, out, last if done else warm, progress),time.time()
     if done: trainer.state = TrainerState.load_from_json(f'{last}/trainer_state.json')
@@ -268,31 +308,67 @@ def _train(r, arm, seed, root, out, last, progress):
     trainer.accelerator.wait_for_everyone()
     return out
 
-# %% ../nbs/22_run.ipynb #faa0c138
-def held_out(r:Recipe)->list: # `Maze` objects
-    "The mazes every arm is measured on; no training run draws from their seed."
-    return make_mazes_for(r.task, r.evaluate.mazes, seed=r.evaluate.seed)
+# %% ../nbs/22_run.ipynb #f42fa1bf
+def pair_rows(r:Recipe, arm:str, seed:int, folder, progress:bool=False)->list[dict]: # `prompt` and the scorer's columns
+    "The questions of an arm with pairs, the same in every round."
+    w,n = work_of(r),r.dpo_of(arm).prompts
+    items = w.items(seed, folder, progress)
+    if len(items)<n: raise RecipeError(f"dpo.prompts={n}, but a run of this recipe has {len(items)} questions (train.steps*prompts): lower it, or raise train.steps")
+    return [dict(prompt=w.question(i, 1), **w.row(i)) for i in items[:n]]
+def pair_score(r:Recipe): # `score(text, **columns) -> float`
+    "Is an answer correct? Its first component; an answer that cannot be read is not."
+    w = work_of(r); scorer = w.scorer()
+    def score(text, **columns):
+        a = whole_answer(text) if w.tag is None else parse_answers(text, 1, tag=w.tag, key=w.key)
+        return float(scorer(a.texts[0], **columns)[0]) if a.mask[0] else 0.
+    return score
 
-# %% ../nbs/22_run.ipynb #e41246c1
-def pool_of(model, tokenizer, mazes:list, # held-out mazes
+# %% ../nbs/22_run.ipynb #1ec356f2
+def _train_pairs(r, arm, seed, root, out, progress):
+    "Iterative DPO from the warm start; goes on where it was cut"
+    from diverse_rl.dpo import iterative_dpo, policy_path
+    w,c,a,start = work_of(r),r.dpo_of(arm),r.arms[arm],time.time()
+    model,tok = w.load(w.start(root, progress))
+    rows = pair_rows(r, arm, seed, out.parent.parent, progress)
+    micro = c.micro or c.batch
+    explore = {k:getattr(a, k) for k in ('exploration_coef',) if a.method=='ed_idpo'}
+    done = iterative_dpo(model, tok, rows, pair_score(r), rounds=c.rounds, n=c.samples, out=out/'rounds', reference=c.reference, method=a.method, max_new_tokens=w.room(w.items(seed, out.parent.parent), 1), seed=seed,
+        per_prompt=c.per_prompt, sft_coef=c.sft_coef, temperature=r.train.temperature, beta=c.beta, learning_rate=c.lr, per_device_train_batch_size=micro, gradient_accumulation_steps=c.batch//micro,
+        num_train_epochs=c.epochs, bf16=w.bf16, **explore)
+    shutil.copytree(done.policy, out/'model', dirs_exist_ok=True); tok.save_pretrained(out/'model')
+    write_json(out/'log.json', dict(arm=arm, seed=seed, seconds=time.time()-start, generated_tokens=sampled_tokens(out/'rounds', c.rounds), settings=fingerprint(settings(r, arm)), commit=commit(),
+        history=[dict(step=h['round'], reward=h['sampled_accuracy'], **{k:v for k,v in h['train'].items() if k in ('loss','entropy')}, counts=h['counts'], distinct=h['distinct']) for h in done.history]))
+    return out
+def sampled_tokens(folder, rounds:int)->int: # of all rounds
+    "Tokens that iterative DPO generated."
+    from datasets import load_from_disk
+    return sum(len(c) for t in range(1, rounds+1) for c in load_from_disk(str(Path(folder)/f'round_{t:02d}'/'samples'))['completion_ids'])
+
+# %% ../nbs/22_run.ipynb #f97fc16c
+def pool_of(model, tokenizer, items:list, # held-out mazes, or questions
     m:int, # answers per rollout
     r:Recipe, # task and pool size
     seed:int=0, # of sampling
 )->dict: # `texts`, `vectors` (P, C, M, 4) as lists, `ok` (P, C, M)
-    "Sample and score the pool of every maze, and one greedy rollout."
-    pool = _scored(model, tokenizer, mazes, m, r.evaluate.pool//m, r, r.train.temperature, seed)
-    return dict(pool, greedy=_scored(model, tokenizer, mazes, m, 1, r, 0., seed)['vectors'])
-def _scored(model, tokenizer, mazes, m, chains, r, temperature, seed):
-    "`chains` rollouts per maze, parsed and scored"
-    texts = sample_texts(model, tokenizer, [maze_question(z, m) for z in mazes for _ in range(chains)], max_new_tokens=longest(mazes, m), temperature=temperature, seed=seed)
-    ans = [parse_answers(t, m, key=route_key) for t in texts]
-    vec = [[mix(score_route(mazes[i//chains], t), r.task.components).tolist() if ok else [0.]*4 for t,ok in zip(a.texts, a.mask)] for i,a in enumerate(ans)]
-    shape = (len(mazes), chains, m)
-    return dict(texts=_fold([list(a.texts) for a in ans], shape), vectors=np.array(vec).reshape(*shape, 4).tolist(), ok=np.array([a.mask for a in ans]).reshape(shape).tolist())
+    "Sample and score the pool of every item, and one greedy rollout."
+    pool = _scored(model, tokenizer, items, m, r.evaluate.pool//m, r, r.train.temperature, seed)
+    return dict(pool, greedy=_scored(model, tokenizer, items, m, 1, r, 0., seed)['vectors'])
+def _scored(model, tokenizer, items, m, chains, r, temperature, seed):
+    "`chains` rollouts per item, parsed and scored"
+    w = work_of(r)
+    asked = [as_text(tokenizer, w.question(i, m)) for i in items]
+    texts = sample_texts(model, tokenizer, [q for q in asked for _ in range(chains)], max_new_tokens=w.room(items, m), temperature=temperature, seed=seed)
+    ans = [whole_answer(t) if w.tag is None else parse_answers(t, m, tag=w.tag, key=w.key) for t in texts]
+    vec = [[w.vector(items[i//chains], t) if ok else [0.]*w.d for t,ok in zip(a.texts, a.mask)] for i,a in enumerate(ans)]
+    shape = (len(items), chains, m)
+    return dict(texts=_fold([list(a.texts) for a in ans], shape), vectors=np.array(vec).reshape(*shape, w.d).tolist(), ok=np.array([a.mask for a in ans]).reshape(shape).tolist())
+def as_text(tokenizer, prompt)->str:
+    "A prompt as the policy reads it: text as it is, chat messages through the tokenizer's template."
+    return prompt if isinstance(prompt, str) else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
 def _fold(rows, shape):
     return [rows[i*shape[1]:(i+1)*shape[1]] for i in range(shape[0])]
 
-# %% ../nbs/22_run.ipynb #e297d158
+# %% ../nbs/22_run.ipynb #8aea46ad
 def evaluate_arm(r:Recipe, # the experiment
     arm:str, seed:int, # which run
     root='runs', # folder of all runs
@@ -301,38 +377,40 @@ def evaluate_arm(r:Recipe, # the experiment
     out = own_folder(r, arm, seed, root)
     f,stamp = out/'pool.json',fingerprint(dict(asdict(r.evaluate), **settings(r, arm)))
     if (d:=read_json(f)).get('stamp')==stamp: return d
-    model,tok = load_policy(out/'model')
-    d = dict(stamp=stamp, **pool_of(model, tok, held_out(r), r.answers_of(arm), r, seed=r.evaluate.seed+seed))
+    w = work_of(r)
+    model,tok = w.load(out/'model')
+    d = dict(stamp=stamp, **pool_of(model, tok, w.held_out(), r.answers_of(arm), r, seed=r.evaluate.seed+seed))
     write_json(f, d)
     return d
 
-# %% ../nbs/22_run.ipynb #f78636e6
-def evaluation_weights(r:Recipe)->np.ndarray: # (K, 4)
+# %% ../nbs/22_run.ipynb #a78b26ef
+def evaluation_weights(r:Recipe)->np.ndarray: # (K, D)
     "The weights of E_w[best@k], the same for every arm."
-    return simplex_nodes(r.evaluate.nodes, 4, method='sobol', alpha=r.train.alpha, generator=seeded('evaluate', r.evaluate.seed)).numpy().astype(float)
+    return simplex_nodes(r.evaluate.nodes, work_of(r).d, method='sobol', alpha=r.train.alpha, generator=seeded('evaluate', r.evaluate.seed)).numpy().astype(float)
 def maze_rows(pool:dict, # from `evaluate_arm`
     weights_KD:np.ndarray, # of E_w
+    work=MazeWork, # how answers are read: `MazeWork`, or another task's class
 )->dict: # curves (P, N) by name, and (P,) values
-    "Per maze: best@k and E_w[best@k] for every k, in answers and in chains, and the pool's diversity; of a pool with texts also what a vote over k answers is worth, distinct-4, and the greedy answer's worth."
+    "Per maze (or question): best@k and E_w[best@k] for every k, in answers and in chains, and the pool's diversity; of a pool with texts also what a vote over k answers is worth, distinct-4, and the greedy answer's worth."
     v,ok = np.array(pool['vectors']),np.array(pool['ok'])
     flat,d = v.reshape(len(v), -1, v.shape[-1]),v.shape[-1]
-    return dict(best_at_k=best_at_k(flat.mean(-1)), ew_best_at_k=expected_best_at_k(flat, weights_KD), ew_best_at_chains=best_at_k_chains(v, ok, weights_KD),
-                pool_diversity_l1=diversity_l1(flat), completion=v[...,0].mean((1,2)), valid=ok.mean((1,2)), **(_text_rows(pool, flat.mean(-1), ok.reshape(len(v), -1)) if 'texts' in pool else {}))
-def _text_rows(pool, worth_PN, ok_PN):
-    "Measures that look at the answers' words; worth is the mean component"
+    return dict(best_at_k=best_at_k(work.worth(flat)), ew_best_at_k=expected_best_at_k(flat, weights_KD), ew_best_at_chains=best_at_k_chains(v, ok, weights_KD),
+                pool_diversity_l1=diversity_l1(flat), completion=v[...,0].mean((1,2)), valid=ok.mean((1,2)), **(_text_rows(pool, work.worth(flat), ok.reshape(len(v), -1), work) if 'texts' in pool else {}))
+def _text_rows(pool, worth_PN, ok_PN, work):
+    "Measures that look at the answers' words"
     texts = [[t for c in row for t in c] for row in pool['texts']]
-    routes = [[route_key(t) if o else None for t,o in zip(ts, os)] for ts,os in zip(texts, ok_PN)]
-    greedy = dict(greedy=np.array(pool['greedy'])[:,0,0].mean(-1)) if 'greedy' in pool else {}
-    return dict(voted_at_k=np.array([voted_at_k(a, w) for a,w in zip(routes, worth_PN)]), distinct_4=np.nan_to_num(distinct_n([[r.split() for r in rs if r] for rs in routes]).per_prompt), **greedy)
+    votes,words = ([[f(t) if o else None for t,o in zip(ts, os)] for ts,os in zip(texts, ok_PN)] for f in (work.vote, work.words))
+    greedy = dict(greedy=work.worth(np.array(pool['greedy'])[:,0,0])) if 'greedy' in pool else {}
+    return dict(voted_at_k=np.array([voted_at_k(a, w) for a,w in zip(votes, worth_PN)]), distinct_4=np.nan_to_num(distinct_n([[x for x in ws if x] for ws in words]).per_prompt), **greedy)
 def voted_at_k(routes:list, # N answers of one maze, None where nothing was written
     worth_N, # (N,) what each is worth; equal answers are worth the same
 )->np.ndarray: # (N,)
     "Expected worth of the answer that most of k = 1..N answers agree on, ties shared, exact. Where nobody answers it is worth nothing. [ours]"
     c = answer_classes(routes)
     return sum((majority_at_k(c, right=int(i)).value*worth_N[int((c==i).argmax())] for i in np.unique(c[c>=0])), np.zeros(len(c)))
-def front_of(r:Recipe, weights_KD)->float: # E_w value of the exact fronts, mean over held-out mazes
-    "What no policy can exceed: the exact Pareto front's E_w value."
-    return float(np.mean([front_value(mix(exact_front(z).vectors_PD, r.task.components), weights_KD) for z in held_out(r)]))
+def front_of(r:Recipe, weights_KD)->float: # E_w value, mean over held-out items
+    "What no policy can exceed: for mazes the exact Pareto front's E_w value."
+    return work_of(r).front(weights_KD)
 
 # %% ../nbs/22_run.ipynb #23a6c27f
 def _intervals(rows, r): # per-seed list of (P, ...) arrays
@@ -356,12 +434,12 @@ def finished_seeds(r:Recipe, arm:str, root)->list[int]:
     "Seeds of an arm whose training is finished."
     return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
 
-# %% ../nbs/22_run.ipynb #ccf07912
+# %% ../nbs/22_run.ipynb #11b31197
 def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
     "Everything `results.json` says of one arm, over the seeds that are finished."
     seeds = finished_seeds(r, arm, root)
     logs = [json.loads((run_folder(r, arm, s, root)/'log.json').read_text()) for s in seeds]
-    rows = [maze_rows(evaluate_arm(r, arm, s, root), weights_KD) for s in seeds]
+    rows = [maze_rows(evaluate_arm(r, arm, s, root), weights_KD, work_of(r)) for s in seeds]
     curve = lambda k: _intervals([o[k] for o in rows], r)
     one = lambda k: curve(k)['1']
     return dict(label=r.arms[arm].label or arm, method=r.arms[arm].method, credit=r.arms[arm].credit, answers=r.answers_of(arm), seeds=seeds,
@@ -426,7 +504,7 @@ def _reap(p, job, folder):
     "Raise when a finished process failed"
     if p.returncode: raise RunError(f"training {job[0]} with seed {job[1]} ended with status {p.returncode}; the end of {folder/'train.log'}:\n" + (folder/'train.log').read_text(errors='replace')[-2000:])
 
-# %% ../nbs/22_run.ipynb #b1b98f77
+# %% ../nbs/22_run.ipynb #fa581623
 def compare(recipe_path, # a YAML recipe
     root='runs', # folder of all runs
     workers:int|None=None, # processes at a time; None: one per core
@@ -442,8 +520,8 @@ def compare(recipe_path, # a YAML recipe
     refuse_stale(r, root)
     command = command or 'diverse-rl '+shlex.join(sys.argv[1:])
     if finished: return collect(r, root, command, sum(read_json(f)['seconds'] for f in (Path(root)/r.name).glob('*/seed*/log.json')))
-    warm_folder(r, root, bar)
+    work = work_of(r); work.start(root, bar)
     for s in r.seeds:
-        (Path(root)/r.name).mkdir(parents=True, exist_ok=True); training_mazes(r, s, Path(root)/r.name, bar)
+        (Path(root)/r.name).mkdir(parents=True, exist_ok=True); work.items(s, Path(root)/r.name, bar)
     run_jobs(r, recipe_path, jobs_of(r, root), root, workers or max(1, os.cpu_count() or 1))
     return collect(r, root, command, time.time()-start)
