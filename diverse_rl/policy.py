@@ -21,7 +21,7 @@ import torch
 from .answers import format_answers, multi_answer_prompt
 from .maze import Maze, make_mazes, maze_config, MazeConfig, sample_walks, walk_cells, exit_steps, ONE_ROUTE, MANY_ROUTES, score_moves
 
-# %% ../nbs/12_policy.ipynb #3317d270
+# %% ../nbs/12_policy.ipynb #5f04bc10
 @dataclass(frozen=True)
 class PolicyConfig:
     "Size and warm start of a small policy. The defaults are the setting behind the results in this project [ours]."
@@ -29,7 +29,9 @@ class PolicyConfig:
     layers:int = 3           # transformer blocks
     heads:int = 4            # query heads; each has hidden/heads dimensions
     kv_heads:int = 2         # key/value heads
-    mlp:int = 256            # width of the feed-forward layer
+    mlp:int = 256            # width of the feed-forward layer, or of each expert
+    experts:int = 0          # experts per layer; 0: one dense feed-forward layer
+    top_k:int = 2            # experts per token
     mazes:int = 1300         # mazes of the warm start, each shown from random sides
     long:int = 8             # demonstrations per maze with eight answers, which come first: most walks per prompt
     rounds:int = 2           # rounds per maze of one demonstration with one answer and three with M, which come last
@@ -41,6 +43,7 @@ class PolicyConfig:
         if self.heads % self.kv_heads: raise ValueError(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}: pick a divisor")
         for k in ('layers','mazes','batch'):
             if getattr(self, k) < 1: raise ValueError(f"{k}={getattr(self, k)}: must be at least 1")
+        if self.experts and not 1<=self.top_k<=self.experts: raise ValueError(f"top_k={self.top_k}: give 1 to experts={self.experts}")
 
 # %% ../nbs/12_policy.ipynb #c29ff444
 def make_tokenizer(words:list[str]): # every word the policy may read or write
@@ -54,18 +57,20 @@ def make_tokenizer(words:list[str]): # every word the policy may read or write
     return PreTrainedTokenizerFast(tokenizer_object=t, pad_token='<pad>', eos_token='<eos>', unk_token='<unk>',
                                    padding_side='left', clean_up_tokenization_spaces=False)
 
-# %% ../nbs/12_policy.ipynb #17403835
+# %% ../nbs/12_policy.ipynb #453562d8
 def make_policy(cfg:PolicyConfig, # size
     tokenizer, # from `make_tokenizer`
 ):
-    "A randomly initialised `Qwen3ForCausalLM` of the size in `cfg`, reproducible from `cfg.seed` without touching the global generator."
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-    c = Qwen3Config(vocab_size=len(tokenizer), hidden_size=cfg.hidden, num_hidden_layers=cfg.layers, num_attention_heads=cfg.heads,
+    "A randomly initialised `Qwen3ForCausalLM` of the size in `cfg` (with experts a `Qwen3MoeForCausalLM`), reproducible from `cfg.seed` without touching the global generator."
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+    kind,build = (Qwen3MoeConfig,Qwen3MoeForCausalLM) if cfg.experts else (Qwen3Config,Qwen3ForCausalLM)
+    more = dict(num_experts=cfg.experts, num_experts_per_tok=cfg.top_k, moe_intermediate_size=cfg.mlp, norm_topk_prob=True, router_aux_loss_coef=0.) if cfg.experts else {}
+    c = kind(vocab_size=len(tokenizer), hidden_size=cfg.hidden, num_hidden_layers=cfg.layers, num_attention_heads=cfg.heads,
         num_key_value_heads=cfg.kv_heads, head_dim=cfg.hidden//cfg.heads, intermediate_size=cfg.mlp, max_position_embeddings=1024,
-        tie_word_embeddings=True, initializer_range=cfg.hidden**-.5, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None)
+        tie_word_embeddings=True, initializer_range=cfg.hidden**-.5, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None, **more)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cfg.seed)
-        return Qwen3ForCausalLM(c)
+        return build(c)
 
 # %% ../nbs/12_policy.ipynb #a643952d
 def teacher_walks(maze, # a `Maze`

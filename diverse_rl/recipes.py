@@ -7,20 +7,24 @@ Docs: https://diverse-rl.github.io/diverse_rl/recipes.html.md"""
 # %% auto #0
 __all__ = ['LOSSES', 'NODE_METHODS', 'EXPLORATION_KEYS', 'MOST_ANSWERS', 'ARITHMETIC_TASKS', 'DPO_METHODS', 'RecipeError',
            'TrainConfig', 'TaskConfig', 'check_task', 'ArithmeticConfig', 'PretrainedConfig', 'RoundsConfig',
-           'EvalConfig', 'ArmConfig', 'Recipe', 'make_recipe', 'load_recipe', 'recipe_dict', 'fingerprint']
+           'EvalConfig', 'ExpertsConfig', 'ArmConfig', 'Recipe', 'make_recipe', 'load_recipe', 'recipe_dict',
+           'fingerprint']
 
 # %% ../nbs/21_recipes.ipynb #38f3a446
 import difflib, hashlib, json, math, re
 from dataclasses import dataclass, field, fields, asdict, replace, is_dataclass
 from pathlib import Path
 
-# %% ../nbs/21_recipes.ipynb #699119f6
+# %% ../nbs/21_recipes.ipynb #1f1c0bc7
 from .advantages import ADVANTAGES
 from .credit import CREDITS, SCALES
 from .exploration import EXPLORATIONS, EXPLORATION_ESTIMATORS, LEVELS, NOVELTY_SCALES, check_exploration
 from .maze import MazeConfig, make_maze, maze_config
 from .policy import PolicyConfig
+from .routing import RoutingConfig
 from .simplex import lattice_steps
+from .transport import TransportConfig
+from .trust import TrustConfig
 
 # %% ../nbs/21_recipes.ipynb #0639a324
 class RecipeError(ValueError): "A recipe that cannot be run: the message names the key, the value and the remedy."
@@ -177,7 +181,16 @@ class EvalConfig:
         for k,low in dict(mazes=2, pool=2, nodes=1, seed=0, bootstrap=2).items(): _at_least(self, k, low)
         if not 0<self.level<1: raise RecipeError(f"level={self.level}: an interval's level lies between 0 and 1")
 
-# %% ../nbs/21_recipes.ipynb #3bbbacd3
+# %% ../nbs/21_recipes.ipynb #a232f013
+@dataclass
+class ExpertsConfig(TransportConfig, RoutingConfig, TrustConfig):
+    "What an arm does with the experts of its policy: all switches of `TransportConfig`, `RoutingConfig` and `TrustConfig`, and the baseline. Raises `ValueError` naming the switch."
+    load_balance:float = field(default=0., metadata=dict(help="Weight of transformers' own load-balancing loss, the baseline."))
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0<=self.load_balance<math.inf: raise ValueError(f"load_balance={self.load_balance}: give a finite number of at least 0; 0 is off")
+
+# %% ../nbs/21_recipes.ipynb #3a56c46b
 @dataclass(frozen=True)
 class ArmConfig:
     "What one arm does differently; anything in `train` can be overridden. Raises `RecipeError` for unknown names and for credit without vpo."
@@ -198,6 +211,7 @@ class ArmConfig:
     snapshot_every:int = 20          # [steps] between refreshes of the snapshot
     train:dict = field(default_factory=dict)   # overrides of the recipe's `train`
     dpo:dict = field(default_factory=dict)     # overrides of the recipe's `dpo`, for arms with pairs
+    experts:dict = field(default_factory=dict) # switches of `ExpertsConfig`, for a policy with experts
     label:str|None = None            # name in tables and figures
     def __post_init__(self):
         _known('method', self.method, (*ADVANTAGES, *DPO_METHODS)); _known('credit_scale', self.credit_scale, SCALES)
@@ -240,12 +254,12 @@ def _build(cls, d, path):
     try: return cls(**d)
     except ValueError as e: raise RecipeError(f"{path}.{e}" if path else str(e)) from e
 
-# %% ../nbs/21_recipes.ipynb #f03e5083
+# %% ../nbs/21_recipes.ipynb #2de48c50
 def _policy(d):
     "A `PolicyConfig` whose every size is at least 1 and whose heads have an even number of dimensions"
     d = _checked(PolicyConfig, d, 'policy')
     for k,v in d.items():
-        low = 0 if k in ('seed','long','rounds') else 1
+        low = 0 if k in ('seed','long','rounds','experts') else 1
         if isinstance(v, int) and v<low: raise RecipeError(f"policy.{k}={v}: give a whole number of at least {low}")
     p = _build(PolicyConfig, d, 'policy')
     if not (math.isfinite(p.lr) and p.lr>0): raise RecipeError(f"policy.lr={p.lr}: give a number above 0")
@@ -253,7 +267,7 @@ def _policy(d):
     if p.hidden//p.heads % 2: raise RecipeError(f"policy.hidden={p.hidden} and heads={p.heads} give each head {p.hidden//p.heads} dimensions, and rotary positions need an even number: take a multiple of {2*p.heads}")
     return p
 
-# %% ../nbs/21_recipes.ipynb #74918eda
+# %% ../nbs/21_recipes.ipynb #7a81c2e9
 _FOLDER = re.compile(r'[A-Za-z0-9][\w.+-]*')
 @dataclass(frozen=True)
 class Recipe:
@@ -300,7 +314,14 @@ class Recipe:
         if not self.seeds or not ok or len(set(self.seeds))<len(self.seeds): raise RecipeError(f"seeds={list(self.seeds)}: give different whole numbers from 0 on, like [0, 1, 2]")
         taken = {100+s:f'training with seed {s}' for s in self.seeds} | {2000+self.policy.seed:'the warm start'}
         if self.evaluate.seed in taken: raise RecipeError(f"evaluate.seed={self.evaluate.seed}: {taken[self.evaluate.seed]} uses these mazes; the default {EvalConfig.seed} is far from all of them")
+    def experts_of(self, arm:str)->ExpertsConfig: # switches of the arm
+        "What the arm does with its experts. Raises `RecipeError` for a key that `ExpertsConfig` has not."
+        return _build(ExpertsConfig, self.arms[arm].experts, f'arms.{arm}.experts')
     def _check_arm(self, arm):
+        if self.arms[arm].experts and not getattr(self.policy, 'experts', 0): raise RecipeError(f"arms.{arm}.experts={self.arms[arm].experts}: the policy has none; set policy.experts, or leave it out")
+        e = self.experts_of(arm)
+        if e.behaving and self.train_of(arm).iterations!=1: raise RecipeError(f"arms.{arm}: with a behaviour budget the drift decides how long rollouts are used; leave train.iterations at 1 and set experts.max_reuse")
+        if self.arms[arm].experts and self.paired(arm): raise RecipeError(f"arms.{arm}.experts is for arms that take steps on rollouts, but method={self.arms[arm].method!r} learns from pairs: leave it out")
         t,m,g,method = self.train_of(arm),self.answers_of(arm),self.group_of(arm),self.arms[arm].method
         if self.task_kind!='maze' and m>1: raise RecipeError(f"arms.{arm}.method={method!r} writes several answers, which the cold start of task.kind={self.task_kind!r} does not teach: use a method with one answer")
         if self.arms[arm].dpo and not self.paired(arm): raise RecipeError(f"arms.{arm}.dpo is for the methods {', '.join(DPO_METHODS)}, but method={method!r}: leave it out")

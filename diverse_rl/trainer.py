@@ -17,13 +17,16 @@ from torch import Tensor
 import trl
 from packaging.version import Version
 
-# %% ../nbs/20_trainer.ipynb #5d10b3bf
+# %% ../nbs/20_trainer.ipynb #fc20be46
 from .answers import answer_slots, token_offsets
 from .advantages import ADVANTAGES, group_advantage, group_transform
 from .credit import CREDITS, SCALES, answer_credit, spread
 from .exploration import ExplorationConfig, ExplorationMixin, _patch
 from .metrics import diversity_l1, expected_best_at_k
 from .reward import SetReward, RewardBatch
+from .routing import RoutingConfig, add_routing
+from .transport import TransportConfig, add_transport
+from .trust import BehaviourMixin, TrustConfig
 
 # %% ../nbs/20_trainer.ipynb #f5592552
 TRL_TESTED = ('1.16.0', '1.17.0')   # first tested, first untested
@@ -39,10 +42,10 @@ check_trl()
 # %% ../nbs/20_trainer.ipynb #4f9141c1
 from trl import GRPOConfig, GRPOTrainer
 
-# %% ../nbs/20_trainer.ipynb #699dd833
+# %% ../nbs/20_trainer.ipynb #f7cd7dd0
 @dataclass
-class DiverseGRPOConfig(ExplorationConfig, GRPOConfig):
-    "`trl.GRPOConfig`, the switches of `ExplorationConfig`, and those for sets. With `advantage` and `credit` left at None and `exploration_coef` at 0 every number is the stock trainer's, bit for bit."
+class DiverseGRPOConfig(TransportConfig, RoutingConfig, TrustConfig, ExplorationConfig, GRPOConfig):
+    "`trl.GRPOConfig`, the switches for sets, of `ExplorationConfig`, and for experts those of `TransportConfig`, `RoutingConfig` and `TrustConfig`. With all of them left at their defaults every number is the stock trainer's, bit for bit."
     advantage:str|None = field(default=None, metadata=dict(help="A name from `diverse_rl.advantages.ADVANTAGES`, applied after the gather; None: TRL's own."))
     credit:str|None = field(default=None, metadata=dict(help="Per-answer token credit of a set reward: shared [paper], telescoped, leave_one_out, control_variate [ours]; None: TRL's own."))
     credit_scale:str = field(default='group', metadata=dict(help="What centred credit is divided by: group (std of R(S) in the group), position, batch or none."))
@@ -69,9 +72,9 @@ class DiverseGRPOConfig(ExplorationConfig, GRPOConfig):
         "Shared credit as in the paper is one number per rollout; with another scale or an offset it is not the paper's."
         return bool(self.credit) and (self.credit!='shared' or self.credit_scale!='group' or bool(self.credit_offset or self.credit_least_std))
 
-# %% ../nbs/20_trainer.ipynb #c8f9fa37
-class DiverseGRPOTrainer(ExplorationMixin, GRPOTrainer):
-    """`trl.GRPOTrainer` with group transforms after the gather, advantages per answer, (N, T), and exploration against a snapshot.
+# %% ../nbs/20_trainer.ipynb #fc6a920a
+class DiverseGRPOTrainer(BehaviourMixin, ExplorationMixin, GRPOTrainer):
+    """`trl.GRPOTrainer` with group transforms after the gather, advantages per answer, (N, T), exploration against a snapshot, and for a mixture of experts their transport, losses and budgets.
 
     One of `reward_funcs` is a `SetReward`; it parses and scores, this class only rewrites `advantages`. Raises `ValueError` when a switch is on and there is none."""
     _tag_names = ['trl', 'grpo', 'diverse_rl']
@@ -81,6 +84,8 @@ class DiverseGRPOTrainer(ExplorationMixin, GRPOTrainer):
         if self.args.diverse and self.set_reward is None:
             raise ValueError(f"advantage={self.args.advantage!r}, credit={self.args.credit!r} need reward vectors: put a diverse_rl.reward.SetReward into reward_funcs")
         self._entropies = None
+        self.transport = add_transport(self) if self.args.transport else None
+        if self.args.routing: add_routing(self)
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.set_reward is not None: self._completion_ids = completion_ids_list
