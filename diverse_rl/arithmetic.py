@@ -7,18 +7,17 @@ Docs: https://diverse-rl.github.io/diverse_rl/arithmetic.html.md"""
 # %% auto #0
 __all__ = ['ArithmeticWork', 'weights_hash', 'cold_folder']
 
-# %% ../nbs/26_arithmetic.ipynb #a2b018c0
-import hashlib
+# %% ../nbs/26_arithmetic.ipynb #f99e78f5
+import hashlib, shutil
 from functools import partial
 from pathlib import Path
 import numpy as np
-from dataclasses import asdict
 
-# %% ../nbs/26_arithmetic.ipynb #f2d88b35
+# %% ../nbs/26_arithmetic.ipynb #5df45348
 from .maths import clean_answer, extract_answer
-from .pretrained import ColdStart, arithmetic_rows, arithmetic_scorer, cold_start_folder, has_bf16, load_pretrained
+from .pretrained import ColdStart, arithmetic_rows, arithmetic_scorer, cold_start_folder, has_bf16, load_pretrained, upcycle
 from .recipes import Recipe, RecipeError, fingerprint
-from .run import start_apart
+from .run import policy_settings, start_apart
 
 # %% ../nbs/26_arithmetic.ipynb #d7862d37
 class ArithmeticWork:
@@ -46,7 +45,7 @@ class ArithmeticWork:
     @staticmethod
     def worth(vec)->np.ndarray: return np.asarray(vec)[...,0]
 
-# %% ../nbs/26_arithmetic.ipynb #dc4b08cb
+# %% ../nbs/26_arithmetic.ipynb #38751908
 def weights_hash(folder)->str: # of the safetensors in it
     "Which model this is, by its weights. Raises `FileNotFoundError` when there are none."
     files = sorted(Path(folder).glob('model*.safetensors'))
@@ -59,9 +58,13 @@ def cold_folder(r:Recipe, # the experiment
     root, # folder of all runs
     progress:bool=True, # show a progress bar
 )->Path:
-    "The policy after its cold start, cached under `root/_warm` by everything it depends on."
+    "The policy, upcycled to a mixture of experts if the recipe wants one, after its cold start; cached under `root/_warm` by everything it depends on."
     p = r.policy
-    name = fingerprint(dict({k:v for k,v in asdict(p).items() if k!='source'}, weights=weights_hash(p.source), tasks=list(r.task.tasks), version=1))
+    name = fingerprint(dict({k:v for k,v in policy_settings(p).items() if k!='source'}, weights=weights_hash(p.source), tasks=list(r.task.tasks), version=1))
     out = Path(root)/'_warm'/name
     start_apart(r, root, out/'source.json')
-    return cold_start_folder(p.source, out, ColdStart(steps=p.steps, batch=p.batch, lr=p.lr, seed=p.seed, bf16=p.bf16), r.task.tasks, progress=progress)
+    if (out/'source.json').exists(): return out
+    source = upcycle(p.source, out.with_name(f'{name}-experts'), experts=p.experts, top_k=p.top_k, noise=p.noise, seed=p.seed) if p.experts else p.source
+    cold_start_folder(source, out, ColdStart(steps=p.steps, batch=p.batch, lr=p.lr, seed=p.seed, bf16=p.bf16), r.task.tasks, progress=progress)
+    if p.experts: shutil.rmtree(source)
+    return out

@@ -8,7 +8,7 @@ Docs: https://diverse-rl.github.io/diverse_rl/pretrained.html.md"""
 __all__ = ['ASK_EITHER', 'ARITHMETIC', 'MARKS', 'ARITHMETIC_COMPONENTS', 'SMOLLM2', 'ArithmeticTask', 'is_test',
            'arithmetic_rows', 'cold_start_rows', 'style_of', 'arithmetic_scorer', 'Weights', 'convert_smollm2',
            'find_smollm2', 'toy_tokenizer', 'make_toy', 'load_pretrained', 'chat_text', 'encode_demonstration',
-           'completion_batch', 'ColdStart', 'has_bf16', 'cold_start', 'cold_start_folder']
+           'completion_batch', 'ColdStart', 'has_bf16', 'cold_start', 'cold_start_folder', 'upcycle']
 
 # %% ../nbs/13_pretrained.ipynb #902104a7
 import hashlib, json, os, re, shutil, zlib
@@ -465,3 +465,41 @@ def cold_start_folder(
     _save_whole(model, tok, out, dict(about, parameters=model.num_parameters(), log=log))
     shutil.rmtree(part)
     return out
+
+# %% ../nbs/13_pretrained.ipynb #a6136650
+def upcycle(
+    source:str|Path,     # folder of a dense Llama-type model
+    out:str|Path,        # folder to make; one that is finished is returned as it is
+    *, experts:int=4,    # per layer
+    top_k:int=2,         # experts per token
+    noise:float=.05,     # standard deviation of what is added to each expert, over the root mean square of its matrix; 0: equal experts
+    seed:int=0,          # of noise and router; the global generator is left as it was
+)->Path:                 # the folder
+    "A `MixtralForCausalLM` whose experts are copies of a dense model's feed-forward layers, told apart by noise. `ValueError` for a model that is no Llama, or sizes that cannot be; raises what `load_pretrained` raises. [ours]"
+    if not 1<=top_k<=experts: raise ValueError(f"top_k={top_k}, experts={experts}: 1 <= top_k <= experts is needed")
+    if not 0<=noise<1: raise ValueError(f"noise={noise}: give a share of at least 0 and below 1")
+    if _finished(Path(out)): return Path(out)
+    _free(Path(out))
+    dense,tok = load_pretrained(source)
+    if dense.config.model_type!='llama': raise ValueError(f"source={str(source)!r} holds a {dense.config.model_type}; upcycling maps the names of a llama")
+    model = _as_mixtral(dense, experts, top_k, noise, torch.Generator().manual_seed(seed))
+    return _save_whole(*_agree(model, tok), Path(out), dict(name=f'{_name_of(Path(source))}, {experts} experts', start=_name_of(Path(source)), experts=experts, top_k=top_k, noise=noise, seed=seed, parameters=model.num_parameters(), dtype='float32'))
+
+# %% ../nbs/13_pretrained.ipynb #06c6e85b
+def _as_mixtral(dense, experts:int, top_k:int, noise:float, g:torch.Generator):
+    "The same function with `experts` copies of every feed-forward layer"
+    from transformers import MixtralConfig, MixtralForCausalLM
+    c = dense.config
+    cfg = MixtralConfig(**{k:getattr(c, k) for k in ('vocab_size','hidden_size','intermediate_size','num_hidden_layers','num_attention_heads','num_key_value_heads','hidden_act','max_position_embeddings','rms_norm_eps','rope_parameters','tie_word_embeddings','bos_token_id','eos_token_id','pad_token_id')},
+        head_dim=getattr(c, 'head_dim', None) or c.hidden_size//c.num_attention_heads, num_local_experts=experts, num_experts_per_tok=top_k, sliding_window=None, router_aux_loss_coef=0.)
+    with torch.random.fork_rng(devices=[]): model = MixtralForCausalLM(cfg).to(dense.dtype)
+    model.load_state_dict({k:v for k,v in dense.state_dict().items() if '.mlp.' not in k}, strict=False)
+    for new,old in zip(model.model.layers, dense.model.layers): _fill_experts(new.mlp, old.mlp, noise, g)
+    return model
+@torch.no_grad()
+def _fill_experts(moe, mlp, noise, g):
+    "Copies with noise, and a random router"
+    def own(w): return w+noise*w.square().mean().sqrt()*torch.randn(w.shape, generator=g)
+    for e in range(len(moe.experts.down_proj)):
+        moe.experts.gate_up_proj[e] = own(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])); moe.experts.down_proj[e] = own(mlp.down_proj.weight)
+    moe.gate.weight.normal_(0, moe.gate.weight.shape[1]**-.5, generator=g)

@@ -117,7 +117,7 @@ def check_task(task:TaskConfig, # which mazes
     try: make_maze(0, config=replace(task.config(), tries=tries))
     except ValueError as e: raise RecipeError(f"task: no maze in {tries} draws of {task.config()}; lower task.items, task.lava or task.slack, or raise task.n") from e
 
-# %% ../nbs/21_recipes.ipynb #1ddde25d
+# %% ../nbs/21_recipes.ipynb #909b5835
 ARITHMETIC_TASKS = ('sum','gcd','letters')
 @dataclass(frozen=True)
 class ArithmeticConfig:
@@ -141,8 +141,14 @@ class PretrainedConfig:
     lr:float = 5e-5          # peak learning rate of the cold start
     seed:int = 0             # of the demonstrations
     bf16:bool|None = None    # autocast to bfloat16, in the cold start and in training; None: where the hardware has it
+    experts:int = 0          # copies of every feed-forward layer; 0: the dense model
+    top_k:int = 2            # experts per token
+    noise:float = .05        # what tells the copies apart, as a share of their root mean square
     def __post_init__(self):
         for k in ('steps','batch'): _at_least(self, k, 1)
+        _at_least(self, 'experts', 0)
+        if self.experts and not 1<=self.top_k<=self.experts: raise RecipeError(f"top_k={self.top_k}: give 1 to experts={self.experts}")
+        if not 0<=self.noise<1: raise RecipeError(f"noise={self.noise}: give a share of at least 0 and below 1")
         _at_least(self, 'seed', 0); _positive(self, 'lr')
 
 # %% ../nbs/21_recipes.ipynb #d3a35d29

@@ -65,10 +65,10 @@ def read_json(path)->dict: # {} where there is nothing that can be read
     try: return json.loads(Path(path).read_text())
     except (OSError,ValueError): return {}
 
-# %% ../nbs/22_run.ipynb #2479ffcd
+# %% ../nbs/22_run.ipynb #b5e1c553
 def policy_settings(p)->dict: # plain data
     "What a policy depends on: of a dense one, not how many experts a token would get."
-    return {k:v for k,v in asdict(p).items() if k not in ('experts','top_k') or getattr(p, 'experts', 0)}
+    return {k:v for k,v in asdict(p).items() if k not in ('experts','top_k','noise') or getattr(p, 'experts', 0)}
 def settings(r:Recipe, arm:str)->dict: # plain data
     "Everything a trained arm depends on, to refuse a stale run folder."
     a = r.arms[arm]

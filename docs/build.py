@@ -7,6 +7,7 @@ import json, os, posixpath, re, shutil, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
 import yaml
+from stages import light_up_all
 
 root = Path(__file__).resolve().parents[1]
 HEAD = '<link rel="icon" href="data:,">\n<script src="{up}site_libs/figures.js" data-lib="{up}site_libs/plotly.min.js"></script>'
@@ -116,10 +117,10 @@ def main(katex=None):
     shutil.rmtree(root/'_proc', ignore_errors=True)      # a page whose notebook is gone must not stay
     proc = proc_nbs(force=True, n_workers=0)
     out = root/'_proc/_stage'; shutil.rmtree(out, ignore_errors=True); out.mkdir()
-    config(cfg.nbs_path, out, stage(proc, out, cfg.doc_url))
+    names = stage(proc, out, cfg.doc_url); config(cfg.nbs_path, out, names)
     small = str(Path(sys.executable).parent/'smalldocs')
     subprocess.run([small,'render','--quiet',str(out)], check=True)
-    self_host(out/'_site', katex and Path(katex)); unlink(out/'_site')
+    self_host(out/'_site', katex and Path(katex)); unlink(out/'_site'); light_up_all(out/'_site', names)
     check(small, out)
     shutil.rmtree(cfg.doc_path, ignore_errors=True); shutil.move(out/'_site', cfg.doc_path)
     print(f"{len(list(cfg.doc_path.rglob('*.html')))} pages in {cfg.doc_path.name}/, maths from {'the site itself' if katex else 'the web'}")

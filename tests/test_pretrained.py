@@ -427,3 +427,29 @@ def test_a_converted_model_is_reused(tmp_path):
     for f in ('source.json','model.safetensors'): (tmp_path/'models/smollm2-135m'/f).touch()
     r = run_()
     assert r.returncode==0 and 'models/smollm2-135m is already there' in r.stdout
+
+# ---- upcycling
+
+@pytest.fixture(scope='module')
+def dense(tmp_path_factory): return P.make_toy(tmp_path_factory.mktemp('dense')/'toy')
+
+@pytest.mark.parametrize('experts,top_k', [(2,1), (3,2), (4,4)])
+def test_equal_experts_are_the_dense_model(dense, tmp_path, experts, top_k):
+    a,tok = P.load_pretrained(dense); b,_ = P.load_pretrained(P.upcycle(dense, tmp_path/'moe', experts=experts, top_k=top_k, noise=0.))
+    x = tok(['What is 12 + 3?','7'], return_tensors='pt', padding=True, return_token_type_ids=False)
+    with torch.no_grad(): d = (a(**x).logits-b(**x).logits)[x.attention_mask.bool()].abs().max()
+    assert d<1e-4 and b.num_parameters()>a.num_parameters() and b.config.router_aux_loss_coef==0
+
+def test_noise_tells_experts_apart_and_is_reproducible(dense, tmp_path):
+    from diverse_rl.experts import Prototypes, find_moe_layers, overlap
+    one,two,other = (P.load_pretrained(P.upcycle(dense, tmp_path/n, noise=.1, seed=s))[0].state_dict() for n,s in (('a',0), ('b',0), ('c',1)))
+    assert all(torch.equal(one[k], two[k]) for k in one) and any(not torch.equal(one[k], other[k]) for k in one)
+    far = lambda noise: float(overlap(Prototypes(find_moe_layers(P.load_pretrained(P.upcycle(dense, tmp_path/f'n{noise}', noise=noise))[0]), cold_steps=3000).update()[0]))
+    assert far(0.)>1-1e-4 and far(.3)<far(.05)<1-1e-4
+
+def test_upcycling_refuses_what_it_cannot_map(dense, tmp_path):
+    with pytest.raises(ValueError, match='top_k=3'): P.upcycle(dense, tmp_path/'x', experts=2, top_k=3)
+    with pytest.raises(ValueError, match='noise=1'): P.upcycle(dense, tmp_path/'x', noise=1.)
+    P.upcycle(dense, tmp_path/'moe'); assert P.upcycle(dense, tmp_path/'moe', noise=.3)==tmp_path/'moe'       # finished: not made again
+    with pytest.raises(ValueError, match='mixtral'): P.upcycle(tmp_path/'moe', tmp_path/'x')
+    with pytest.raises(FileNotFoundError): P.upcycle(tmp_path/'nowhere', tmp_path/'x')
