@@ -28,7 +28,7 @@ def test_figures_show_the_numbers_of_the_results(res):
     f = best_figure(res); line = [t for t in f.data if t.name=='vpo'][0]
     assert np.allclose(line.y, [v[0] for v in res['arms']['vpo']['ew_best_at_k'].values()], atol=1e-6) and f.layout.shapes[0].y0==pytest.approx(res['front'])
     t = training_figure(res, 'entropy_nats', 'a', 'b').data[1]; raw = list(res['arms']['vpo']['entropy_nats'].values())
-    assert np.allclose(t.y, smooth(np.array(raw))) and len(figures(res))==7 and all(f.data for f in figures(res))
+    assert np.allclose(t.y, smooth(np.array(raw))) and len(figures(res))==8 and all(f.data for f in figures(res))
 
 def test_smoothing_is_a_running_mean():
     y = np.random.default_rng(0).random(11)
@@ -85,7 +85,7 @@ def see(browser, report):
             else: p.bad.append(f'request: {r.request.url}'); r.abort()
         p.route('**/*', gate); p.on('dialog', lambda d: (p.bad.append(d.message), d.dismiss()))
         p.on('console', lambda m: m.type in ('error','warning') and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e)))
-        p.goto(report.as_uri()); p.wait_for_function("document.querySelectorAll('.plotly-graph-div .main-svg:first-of-type').length==7"); p.wait_for_timeout(150)
+        p.goto(report.as_uri()); p.wait_for_function("document.querySelectorAll('.plotly-graph-div .main-svg:first-of-type').length==8"); p.wait_for_timeout(150)
         return p
     yield _see
     for p in made.values(): p.close()
@@ -101,7 +101,7 @@ def css(p, sel, key): return p.evaluate('([s,k]) => getComputedStyle(document.qu
 def test_page(see, scheme, width, tmp_path):
     "No error, nothing fetched, figures inside their cells and apart, no sideways scrolling, readable ink; a screenshot"
     p = see(scheme, width); boxes = p.evaluate(BOXES)
-    assert not p.bad and p.evaluate('document.documentElement.scrollWidth')<=width and len(boxes)==7
+    assert not p.bad and p.evaluate('document.documentElement.scrollWidth')<=width and len(boxes)==8
     assert all(l>=fl-1 and r<=fr+1 and r-l>250 and b-t>200 for l,t,r,b,fl,fr in boxes)
     assert not [(i,j) for i,a in enumerate(boxes) for j,c in enumerate(boxes[:i]) if a[0]<c[2]-1 and c[0]<a[2]-1 and a[1]<c[3]-1 and c[1]<a[3]-1], 'figures overlap'
     back,ink,tick = (light(css(p, s, k)) for s,k in (('body','backgroundColor'), ('body','color'), ('.xtick text','fill')))
