@@ -57,6 +57,18 @@ def test_every_notebook_has_a_page():
     want = {re.sub(r'^\d+[a-z]?_','',p.stem)+'.html' for p in (root/'nbs').glob('*.ipynb')}
     assert want == {p for p in pages if p!='404.html'}, 'the site is older than the notebooks: run `make docs`'
 
+def test_pipeline_is_on_every_page_with_its_stage_lit():
+    import html, re, yaml
+    t = yaml.safe_load((root/'docs/stages.yml').read_text()); rows = {re.sub(r'^\d+[a-z]?_','',Path(k).stem)+'.html':v for k,v in t['notebooks'].items()}
+    for p in pages:
+        nav = re.findall(r'<nav class="pipeline".*?</nav>', source(p), re.S)
+        if p=='404.html': continue
+        assert len(nav)==1, p
+        lit = [html.unescape(o) for o in re.findall(r'aria-current="step">(.*?)<', nav[0])]
+        assert lit==[o for o in [rows[p]['stage']] if o!='none'] and f">{rows[p]['form']}</a>" in nav[0], p
+        entry = re.search(rf'<a href="{re.escape(p)}" class="sidebar-item-text.*?</a>', source(p), re.S)
+        assert entry and f">{rows[p]['form']}</small>" in entry[0], f'{p}: its form is not in the sidebar'
+
 # ---- the browser
 
 class Server(http.server.ThreadingHTTPServer): request_queue_size = 128      # the default of 5 drops a browser's connections on a busy machine
@@ -170,6 +182,32 @@ def test_the_switch_takes_figures_along(open_page):
     p = open_page('docs.html'); tick = lambda: light(css(p,'.js-plotly-plot .xtick text','fill'))
     before = tick(); p.locator('.quarto-color-scheme-toggle').first.click(); p.wait_for_timeout(600)
     assert light(css(p,'body','backgroundColor'))<.5 and before<.5<tick() and not p.bad
+
+PIPELINE = """(() => { const n = document.querySelector('nav.pipeline'), as = [...n.querySelectorAll('li a')], lit = n.querySelector('[aria-current]'), c = getComputedStyle(lit);
+  return { boxes: as.map(a => { const b = a.getBoundingClientRect(); return [b.left, b.right, b.height]; }), ink: c.color, fill: c.backgroundColor, plain: getComputedStyle(as[1]).color, back: getComputedStyle(document.body).backgroundColor, name: n.getAttribute('aria-label') }; })()"""
+def contrast(a, b):
+    "Contrast of two CSS colours, 1 to 21"
+    lin = lambda v: v/12.92 if v<=.03928 else ((v+.055)/1.055)**2.4
+    lum = lambda c: sum(k*lin(float(o)/255) for k,o in zip((.2126,.7152,.0722), c[c.index('(')+1:-1].split(',')[:3]))
+    hi,lo = sorted((lum(a), lum(b)), reverse=True)
+    return (hi+.05)/(lo+.05)
+
+def test_contrast_is_the_known_one(): assert abs(contrast('rgb(0, 0, 0)','rgb(255, 255, 255)')-21)<.01 and abs(contrast('rgb(119, 119, 119)','rgb(255, 255, 255)')-4.48)<.01
+
+@pytest.mark.parametrize('width', [1280,390], ids=['desktop','phone'])
+@pytest.mark.parametrize('scheme', ['light','dark'])
+def test_pipeline_can_be_read(open_page, scheme, width):
+    "Every stage inside the window and large enough for a finger, letters readable, the current stage told apart from the page"
+    got = open_page('answers.html', scheme, width).evaluate(PIPELINE)
+    assert len(got['boxes'])==8 and all(0<=l<r<=width and h>=24 for l,r,h in got['boxes']), got['boxes']
+    assert contrast(got['ink'], got['fill'])>=4.5 and contrast(got['plain'], got['back'])>=4.5 and contrast(got['fill'], got['back'])>=2.5 and got['name']
+
+def test_pipeline_does_not_jump_and_leads_on(page, base):
+    page.add_init_script("window.jumps = []; new PerformanceObserver(l => l.getEntries().forEach(e => e.sources.forEach(s => { const n = s.node && (s.node.closest ? s.node : s.node.parentElement); if (n && n.closest('nav.pipeline')) jumps.push(e.value); }))).observe({type:'layout-shift', buffered:true});")
+    page.goto(f'{base}/answers.html'); settle(page)
+    assert page.evaluate('jumps')==[]
+    page.locator('nav.pipeline [aria-current]').focus(); page.keyboard.press('Tab'); page.keyboard.press('Enter'); page.wait_for_url('**/maze.html')
+    assert page.locator('nav.pipeline [aria-current=step]').inner_text()=='rewards' and not page.bad
 
 @pytest.fixture(scope='session')
 def shots(tmp_path_factory):
