@@ -96,16 +96,16 @@ def test_claims_fill_in_when_results_come(tmp_path, monkeypatch):
     for s in cells('94_claims.ipynb', 'code')[:5]: exec(s, ns)
     claim = next(c for c in ns['claims'] if c.recipe=='maze_edo' and 'entropy' in c.text)
     one = lambda h,g: dict(entropy_nats={str(i):h for i in range(12)}, greedy=[g,g-.01,g+.01], voted_at_k={'1':[g]*3,'12':[g+h]*3})
-    arms = dict(grpo=one(.1,.6), novelty_10=one(.3,.6))
+    arms = dict(grpo=one(.1,.6), novelty_3=one(.3,.6))
     def fake(name):
         if name!='maze_edo': raise FileNotFoundError(name)
         return dict(arms=arms, seeds=[0])
     ns['recorded'] = fake
     assert ns['outcome'](claim)[1]=='holds' and '0.300 against 0.100' in ns['outcome'](claim)[0]
-    arms['novelty_10'] = one(.3,.5)
+    arms['novelty_3'] = one(.3,.5)
     assert ns['outcome'](claim)[1]=='failed'                                             # more entropy, bought with a worse greedy answer
-    arms['novelty_10']['greedy'] = None; assert ns['outcome'](claim)==('greedy of novelty_10 is not recorded','not run yet')
-    del arms['novelty_10']; assert ns['outcome'](claim)==('novelty_10 is not recorded','not run yet')
+    arms['novelty_3']['greedy'] = None; assert ns['outcome'](claim)==('greedy of novelty_3 is not recorded','not run yet')
+    del arms['novelty_3']; assert ns['outcome'](claim)==('novelty_3 is not recorded','not run yet')
     assert ns['outcome'](next(c for c in ns['claims'] if c.recipe=='maze_vp2o'))==('','not run yet')
     table = ns['ledger']('VP2O').splitlines()
     assert len({l.count('|') for l in table})==1 and len(table)>5
