@@ -91,7 +91,7 @@ def find_moe_layers(
     raise ValueError(f"model: {type(model).__name__} has no mixture-of-experts layer (fused 3-D weights `gate_up_proj`/`up_proj` and `down_proj` beside a router); "
         "use a MoE model of transformers 5 such as Qwen3-MoE, Mixtral or gpt-oss, or switch off what acts on experts")
 
-# %% ../nbs/16_experts.ipynb #9155efd6
+# %% ../nbs/16_experts.ipynb #63f46b1e
 _TINY = dict(vocab_size=32, hidden_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, num_experts_per_tok=2, initializer_range=.2,
     pad_token_id=0, bos_token_id=None, eos_token_id=1)
 MOE_FAMILIES = dict(
@@ -99,7 +99,7 @@ MOE_FAMILIES = dict(
     qwen2_moe=dict(num_experts=6, moe_intermediate_size=20, intermediate_size=28, shared_expert_intermediate_size=16),
     mixtral=dict(num_local_experts=6, intermediate_size=20),
     olmoe=dict(num_experts=6, intermediate_size=20),
-    deepseek_v3=dict(n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=20, intermediate_size=28, n_group=2, topk_group=1, first_k_dense_replace=1,
+    deepseek_v3=dict(num_key_value_heads=2, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=20, intermediate_size=28, n_group=2, topk_group=1, first_k_dense_replace=1,
         q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=12),
     gpt_oss=dict(num_local_experts=6, intermediate_size=20, head_dim=12, rope_parameters=dict(rope_type="default", rope_theta=10_000.)),
     granitemoe=dict(num_local_experts=6, intermediate_size=20))
@@ -123,14 +123,16 @@ class Power(NamedTuple):
     u_EF:Tensor    # right, unit: the input that makes it write that; half an iteration ahead of p
     sigma_E:Tensor # singular values
 
-# %% ../nbs/16_experts.ipynb #179b3ef9
+# %% ../nbs/16_experts.ipynb #5363ac02
 def _unit(x, instead):
     "x over its norm along the last axis; `instead` where x is zero"
     n = x.norm(dim=-1, keepdim=True)
     return torch.where(n>0, x/n.clamp(min=torch.finfo(x.dtype).tiny), instead), n[...,0]
 def _times(w, x):
-    "Wx for every matrix of a stack, read along the axis that lies contiguous in memory"
-    return (w @ x[...,None])[...,0] if w.is_contiguous() else (x[...,None,:] @ w.mT)[...,0,:]
+    "Wx for every matrix of a stack, read along the axis that lies contiguous in memory; on a CPU large matrices one by one, which the batched product reads two to three times slower"
+    if not w.is_contiguous(): return (x[...,None,:] @ w.mT)[...,0,:]
+    if not w.is_cpu or not w.numel() or w.shape[-1]*w.shape[-2]<2**16: return (w @ x[...,None])[...,0]
+    return torch.stack([torch.mv(a, b) for a,b in zip(w.flatten(0, -3), x.flatten(0, -2))]).view(w.shape[:-1]) if w.ndim>2 else torch.mv(w, x)
 def start_vectors(
     shape:Sequence[int], # of the result
     generator:torch.Generator|None=None # on the CPU; None: one seeded with 0
@@ -312,7 +314,14 @@ def _flat_mask(mask, tokens):
     if mask.numel()!=tokens: raise ValueError(f"mask: got shape {tuple(mask.shape)} for {tokens} tokens; give one entry for each token of the forward pass, or None to count all")
     return mask.reshape(-1)
 
-# %% ../nbs/16_experts.ipynb #8ef0c418
+# %% ../nbs/16_experts.ipynb #f2ae201c
+class _Hook:
+    "A hook for one module. A copy of the model, deep or pickled, gets a hook that does nothing."
+    def __init__(self, module=None, f=None): self.module,self.f = module,f
+    def __call__(self, module, *args): return self.f(*args) if module is self.module else None
+    def __reduce__(self): return _Hook,()
+
+# %% ../nbs/16_experts.ipynb #97cf90f7
 class CoActivation:
     "How often two experts serve the same token: an average over updates of the fraction of training tokens with both among their chosen [ours]."
     def __init__(self, layers:Sequence[MoELayer], # from `find_moe_layers`
@@ -323,13 +332,13 @@ class CoActivation:
         self.layers,self.decay,self.mask = list(layers),decay,None
         self.C = [torch.zeros(l.num_experts, l.num_experts) for l in self.layers]
         self._reset()
-        self._handles = [l.router.register_forward_hook(self._hook(i)) for i,l in enumerate(self.layers)]
-        if model is not None: self._handles.append(model.register_forward_pre_hook(self._read_mask, with_kwargs=True))
+        self._handles = [l.router.register_forward_hook(_Hook(l.router, self._hook(i))) for i,l in enumerate(self.layers)]
+        if model is not None: self._handles.append(model.register_forward_pre_hook(_Hook(model, self._read_mask), with_kwargs=True))
     def _reset(self):
         self.pairs = [torch.zeros(l.num_experts, l.num_experts, dtype=torch.long) for l in self.layers]
         self.tokens = [torch.zeros((), dtype=torch.long) for _ in self.layers]
         self._open = [0]*len(self.layers)
-    def _read_mask(self, module, args, kwargs): self.mask = _mask_of(args, kwargs)
+    def _read_mask(self, args, kwargs): self.mask = _mask_of(args, kwargs)
     def _is_new(self, i):
         "A pass counts once: when it is first seen with gradients. The second pass of checkpointing runs inside backward; it is new only if the first ran without gradients (the reentrant kind)."
         if not _in_backward(): self._open[i] += 1; return True
@@ -338,12 +347,12 @@ class CoActivation:
     def _hook(self, i):
         layer = self.layers[i]
         @torch.no_grad()
-        def count(module, args, output):
+        def count(output):
             x = chosen(output, layer.num_experts, layer.top_k)
             mask = _flat_mask(self.mask, len(x))
             self.pairs[i] = self.pairs[i].to(x.device)+token_pairs(x, layer.num_experts, mask)
             self.tokens[i] = self.tokens[i].to(x.device)+(len(x) if mask is None else (mask.to(x.device)!=0).sum())
-        return lambda module,args,output: count(module, args, output) if module.training and torch.is_grad_enabled() and self._is_new(i) else None
+        return lambda args,output: count(output) if layer.router.training and torch.is_grad_enabled() and self._is_new(i) else None
     def _summed(self):
         "Counts of all processes since the last update, layer by layer"
         flat = torch.cat([t.flatten().to(self.layers[0].down.device) for pair in zip(self.pairs, self.tokens) for t in pair])

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-# %% ../nbs/18_routing.ipynb #c40dae5c
-from .experts import MoELayer, find_moe_layers
+# %% ../nbs/18_routing.ipynb #1e4c47ae
+from .experts import MoELayer, _Hook, find_moe_layers
+from .transport import _whatever_happens
 
 # %% ../nbs/18_routing.ipynb #10808192
 def _wide(x:Tensor)->Tensor: return x if x.dtype==torch.float64 else x.float()
@@ -189,7 +190,7 @@ def _router_logits(output, num_experts):
     outs = output if isinstance(output, (tuple,list)) else [output]
     return next((o.reshape(-1, num_experts) for o in outs if torch.is_tensor(o) and o.is_floating_point() and o.shape[-1]==num_experts), None)
 
-# %% ../nbs/18_routing.ipynb #233b97f9
+# %% ../nbs/18_routing.ipynb #624d0dc2
 class ExpertObserver:
     "Sees the unweighted outputs and the router's logits of every MoE layer of a model until closed. Subclasses say when (`active`) and do something with it (`see`). [ours]"
     def __init__(self, model:nn.Module, # a transformers model, bare or wrapped by PEFT or DDP
@@ -201,19 +202,17 @@ class ExpertObserver:
         self._number = {l.experts:i for i,l in enumerate(self.layers)}
         self.mask_BS,self.logits = None,[None]*len(self.layers)
         self._before = [(e, e.__dict__.get('_watch'), e.config._experts_implementation) for e in self._number]
-        self._hooks = [b.register_forward_pre_hook(self._note_mask(b), with_kwargs=True) for b in dict.fromkeys(_inside(model, l) for l in self.layers) if b is not None]
-        self._hooks += [l.router.register_forward_hook(self._note_logits(i)) for i,l in enumerate(self.layers)]
+        self._hooks = [b.register_forward_pre_hook(_Hook(b, self._note_mask), with_kwargs=True) for b in dict.fromkeys(_inside(model, l) for l in self.layers) if b is not None]
+        self._hooks += [l.router.register_forward_hook(_Hook(l.router, self._note_logits(i))) for i,l in enumerate(self.layers)]
         for l,name in zip(self.layers, names): l.experts._watch,l.experts.config._experts_implementation = self,name
-    def _note_mask(self, backbone):
-        def note(module, args, kwargs):
-            m = kwargs.get('attention_mask', args[1] if len(args)>1 else None)
-            if module is backbone: self.mask_BS = m if torch.is_tensor(m) and m.ndim==2 else None
-        return note
+    def _note_mask(self, args, kwargs):
+        m = kwargs.get('attention_mask', args[1] if len(args)>1 else None)
+        self.mask_BS = m if torch.is_tensor(m) and m.ndim==2 else None
     def _note_logits(self, i):
         layer = self.layers[i]
-        def note(module, args, output):
-            if module is layer.router and self.active(layer.experts): self.logits[i] = _router_logits(output, layer.num_experts)
-        return note                                  # a copied model brings copies of the hooks, which note nothing
+        def note(args, output):
+            if self.active(layer.experts): self.logits[i] = _router_logits(output, layer.num_experts)
+        return note
     def active(self, experts:nn.Module # about to run
     )->bool:
         "Look at this pass?"
@@ -372,7 +371,7 @@ class ExpertLosses(ExpertObserver):
         total = sum(k*v for k,v in ((c.orthogonality_coef, o), (c.routing_diversity_coef, d)) if k)
         return ExpertLoss(total, o, d, h, m, n/len(self.layers))
 
-# %% ../nbs/18_routing.ipynb #2b767949
+# %% ../nbs/18_routing.ipynb #bb4d9f84
 def _log_row(loss:ExpertLoss)->dict: return {f'routing/{k}':v for k,v in loss._asdict().items() if k not in ('total','passes') and v==v}
 def routing_callback(
     config:RoutingConfig, # a `RoutingConfig` or a trainer's configuration with it mixed in
@@ -407,8 +406,10 @@ def add_routing(
     config:RoutingConfig|None=None, # None: the trainer's own arguments
     ): # the callback
     "Give a trainer the losses of its configuration, as the first of its callbacks."
-    cb = routing_callback(trainer.args if config is None else config, trainer)
+    config = trainer.args if config is None else config
+    cb = routing_callback(config, trainer)
     trainer.callback_handler.callbacks.insert(0, cb)
+    if config.routing: _whatever_happens(trainer, lambda: cb.on_train_end(None, None, None))
     return cb
 
 # %% ../nbs/18_routing.ipynb #2a1a6ad5

@@ -10,8 +10,9 @@ __all__ = ['ATTRACTS', 'REPELS', 'SCALES', 'TRANSPORT_FILE', 'chance_affinity', 
            'check_transport', 'Field', 'stein_field', 'Transported', 'transport_layer', 'SteinTransport', 'apply',
            'save_transport', 'load_transport', 'transport_callback', 'add_transport']
 
-# %% ../nbs/17_transport.ipynb #87c3e50f
+# %% ../nbs/17_transport.ipynb #0acae8b7
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import NamedTuple
 import math
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 # %% ../nbs/17_transport.ipynb #f3309312
 from .experts import CoActivation, Prototypes, find_moe_layers, layer_power, median_tau, overlap, prototype_kernel
 
-# %% ../nbs/17_transport.ipynb #fe7bf411
+# %% ../nbs/17_transport.ipynb #bb13dc9a
 ATTRACTS = ('coactivated','similar')
 REPELS = ('rare','coactivated','all')
 SCALES = ('expert','layer','absolute')
@@ -29,7 +30,7 @@ def chance_affinity(
     num_experts:int, # E
     top_k:int, # experts per token
     )->float: # in [0,1]
-    "Co-activation of two experts when a router draws its K experts at random, (K-1)/(E-1): the threshold where none is given [ours]."
+    "Co-activation of two experts when a router draws its K experts at random, (K-1)/(E-1): the threshold where none is given. 0 for one expert per token, where no two ever meet [ours]."
     return (top_k-1)/max(num_experts-1, 1)
 def _others(x_EE): return ~torch.eye(x_EE.shape[-1], dtype=torch.bool, device=x_EE.device)
 def repelled_pairs(
@@ -138,7 +139,7 @@ def push_factor(
     ref = driving_E if scale=='expert' else driving_E.square().mean().sqrt().expand_as(driving_E)
     return strength*(ref/push_EH.norm(dim=-1).clamp(min=1))[:,None]*push_EH
 
-# %% ../nbs/17_transport.ipynb #9b9296d9
+# %% ../nbs/17_transport.ipynb #d337cf61
 @dataclass
 class TransportConfig:
     "Switches of the transport, to be mixed into `TrainingArguments` or used alone; `transport=False` is the stock trainer. Defaults are [ours]."
@@ -149,7 +150,7 @@ class TransportConfig:
     attract:str = field(default='coactivated', metadata=dict(help="Pairs that share gradients: coactivated (affinity at least the threshold) or similar (all, by the kernel)."))
     repel:str = field(default='rare', metadata=dict(help="Pairs that are pushed apart: rare (affinity below the threshold), coactivated (the opposite assignment) or all."))
     transport_tau:float|None = field(default=None, metadata=dict(help="Temperature of the kernel on squared cosines; default: median rule, layer by layer."))
-    transport_threshold:float|None = field(default=None, metadata=dict(help="rho in [0,1]: co-activation from which a pair counts as co-activated; default: what chance gives, (K-1)/(E-1)."))
+    transport_threshold:float|None = field(default=None, metadata=dict(help="rho in [0,1]: co-activation from which a pair counts as co-activated; default: what chance gives, (K-1)/(E-1); with one expert per token all pairs are rare."))
     transport_signed:bool = field(default=False, metadata=dict(help="Kernel exp((c-1)/tau): opposite prototypes are far apart, instead of the same."))
     coactivation_decay:float = field(default=.99, metadata=dict(help="What the past weighs in the co-activation, per optimiser step, in [0,1)."))
     power_steps:int = field(default=1, metadata=dict(help="Power iterations per optimiser step, warm-started."))
@@ -170,7 +171,7 @@ def check_transport(cfg:TransportConfig)->None: # the switches
     if not 0<=cfg.coactivation_decay<1: raise ValueError(f"coactivation_decay={cfg.coactivation_decay}: must be at least 0 and below 1")
     if cfg.power_steps<1: raise ValueError(f"power_steps={cfg.power_steps}: must be at least 1")
 
-# %% ../nbs/17_transport.ipynb #f585ab4a
+# %% ../nbs/17_transport.ipynb #53ed4cc7
 class Field(NamedTuple):
     "What acts on a layer's gradients"
     weights_EE:Tensor # of the gradients that an expert takes
@@ -187,7 +188,7 @@ def stein_field(
     "Weights of attraction and push of repulsion of one layer [seed for the assignment, ours]."
     p,s = w; E = len(p); a = affinity_EE.to(p)
     tau = cfg.transport_tau or median_tau(p, cfg.transport_signed)
-    rho = chance_affinity(E, top_k) if cfg.transport_threshold is None else cfg.transport_threshold
+    rho = max(chance_affinity(E, top_k), 1e-6) if cfg.transport_threshold is None else cfg.transport_threshold   # top-1: who never meets is rare, not at the threshold
     weights = attraction_weights(prototype_kernel(p, tau, cfg.transport_signed), a, rho, cfg.attract, cfg.attraction)
     pairs = repelled_pairs(a, rho, cfg.repel)
     return Field(weights, pairs, prototype_push(p, pairs, tau, cfg.transport_signed), s, overlap(p))
@@ -230,10 +231,12 @@ def _row_norms(x):
     "Norm of each expert's slice, (e,)"
     return torch.linalg.vector_norm(_flat(x), dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
 
-# %% ../nbs/17_transport.ipynb #38d91030
+# %% ../nbs/17_transport.ipynb #58ae65bd
 def _check_layers(layers, model, cfg):
     "Refuse what has no gradient to transport, before anything is computed"
     what = f"model: {type(model).__name__}"
+    alone = [l.name for l in layers if l.num_experts<2]
+    if alone: raise ValueError(f"{what} has one expert in {alone[0]}, which nobody can attract or repel; set transport=False")
     if not any(l.tensors for l in layers): raise ValueError(f"{what} trains none of its experts (LoRA on the attention alone?), so there is no gradient to transport; unfreeze the tensors of {layers[0].name}, or set transport=False")
     still = [l.name for l in layers if l.tensors and not l.down.requires_grad]
     if cfg.repulsion and still: raise ValueError(f"{what} does not train down_proj of {still[0]}, which repulsion acts on; unfreeze it, or set repulsion=0")
@@ -433,7 +436,17 @@ def _log(seen, logs, history):
     mean['transport/skipped'] = seen[-1]['transport/skipped']
     logs.update(mean); history[-1].update(mean)
 
-# %% ../nbs/17_transport.ipynb #96c00eed
+# %% ../nbs/17_transport.ipynb #12e4dd59
+def _whatever_happens(trainer, then):
+    "Call `then` when training ends, by an exception too"
+    train = trainer.train
+    @wraps(train)
+    def run(*args, **kwargs):
+        try: return train(*args, **kwargs)
+        finally: then()
+    trainer.train = run
+
+# %% ../nbs/17_transport.ipynb #1b0b7176
 def add_transport(
     trainer, # a transformers or TRL trainer whose arguments have the switches of `TransportConfig`
     config:TransportConfig|None=None, # other switches than the trainer's arguments
@@ -441,5 +454,7 @@ def add_transport(
     )->SteinTransport:
     "Put the transport into a trainer, before its other callbacks, so that each of them sees the logged numbers. With `transport=False` the trainer is left as it is."
     t = SteinTransport(trainer.model, config or trainer.args)
-    if t.on: trainer.callback_handler.callbacks.insert(0, transport_callback(t, resume))
+    if not t.on: return t
+    trainer.callback_handler.callbacks.insert(0, transport_callback(t, resume))
+    _whatever_happens(trainer, t.remove)
     return t

@@ -20,9 +20,9 @@ import json, math, warnings
 import torch
 from torch import Tensor
 
-# %% ../nbs/19_trust.ipynb #78a72992
+# %% ../nbs/19_trust.ipynb #3ec9a19d
 from .compass import kl_neg_k3
-from .experts import MoELayer, find_moe_layers
+from .experts import MoELayer, _times, find_moe_layers
 from .exploration import _patch
 
 # %% ../nbs/19_trust.ipynb #52fbd821
@@ -124,7 +124,7 @@ def principal(
         todo = todo[best.error_E[todo]>tol]
     return best
 
-# %% ../nbs/19_trust.ipynb #caf143d1
+# %% ../nbs/19_trust.ipynb #aceb2aff
 class Pulled(NamedTuple):
     "Output projections inside their budget"
     w_EHF:Tensor    # as stored
@@ -138,9 +138,9 @@ def _look(w_EHF, anchor, delta_max):
     return angle,angle+m.error_E+anchor.error_E<=delta_max
 def _wedin(w_EHF, anchor_EHF, anchor, delta_max):
     "The same without a decomposition: angles by one power step, inside by Wedin's bound"
-    d = torch.stack([torch.dist(w.float(), a.float()) for w,a in zip(w_EHF, anchor_EHF)]).double()*(1+1e-5)
+    d = torch.stack([torch.dist(w.float(), a.float()) for w,a in zip(w_EHF, anchor_EHF)]).double()*(1+1e-3)     # more than single precision loses in adding up the largest of matrices
     room = anchor.gap_E-d; bound = torch.where(room>d, torch.asin((d/room).clamp(max=1)), math.pi/2)
-    w = w_EHF.float(); p = (w@(w.mT@anchor.p_EH.to(w)[...,None]))[...,0]
+    w = w_EHF.float(); p = _times(w, _times(w.mT, anchor.p_EH.to(w)))
     return prototype_angle(p/p.norm(dim=-1, keepdim=True).clamp(min=1e-30), anchor.p_EH),bound+anchor.error_E<=delta_max
 def _between(anchor_EHF, w_EHF, s_E):
     "The point of the segment as it will be stored; the anchor itself at 0"
@@ -284,7 +284,7 @@ def load_anchor(budget:AnchorBudget, folder)->None: # changes `budget`
     if not f.exists(): raise FileNotFoundError(f"no {ANCHOR_FILE} in {folder}: that run had no anchor budget; start anew, or resume without one")
     budget.load_state_dict(load_file(f))
 
-# %% ../nbs/19_trust.ipynb #47798791
+# %% ../nbs/19_trust.ipynb #4a1c8b73
 def anchor_callback(budget:AnchorBudget, every:int=0, # optimiser steps between syncs; 0: only when training begins and when `budget.sync()` is called
     log:Callable|None=None, # called with what `project` returns; None: it is put beside the trainer's own numbers
     keep:bool=True, # save the anchor in checkpoints, and resume from it
@@ -292,15 +292,17 @@ def anchor_callback(budget:AnchorBudget, every:int=0, # optimiser steps between 
     "The anchor budget for any transformers Trainer. On resuming it reads the checkpoint of that step in `output_dir`; set `callback.folder` for one that lies elsewhere [ours]."
     from transformers import TrainerCallback
     class Watch(TrainerCallback):
-        folder,numbers = None,{}
+        folder = None
+        def __init__(self): self.seen = []
         def on_train_begin(self, args, state, control, **kw):
             "Take the anchor, or load the one a resumed run had"
             budget.sync()
             if keep and state.global_step: load_anchor(budget, self.folder or Path(args.output_dir)/f'checkpoint-{state.global_step}')
         def on_optimizer_step(self, args, state, control, **kw):
             "After the step, before anything else sees the weights"
-            self.numbers = {f'trust/{k}':v for k,v in budget.project().items()}
-            if log: log(self.numbers)
+            numbers = {f'trust/{k}':v for k,v in budget.project().items()}
+            if log: log(numbers)
+            else: self.seen.append(numbers)
         def on_step_end(self, args, state, control, **kw):
             "Move the anchor on schedule"
             if every and state.global_step%every==0: budget.sync()
@@ -309,10 +311,13 @@ def anchor_callback(budget:AnchorBudget, every:int=0, # optimiser steps between 
             if keep: save_anchor(budget, Path(args.output_dir)/f'checkpoint-{state.global_step}', state.is_world_process_zero)
         def on_log(self, args, state, control, logs=None, **kw):
             "Beside the loss"
-            if log is None and logs and 'loss' in logs: logs.update(self.numbers); state.log_history[-1].update(self.numbers)
+            if not (self.seen and logs and 'loss' in logs): return
+            of = lambda k: [x[f'trust/{k}'] for x in self.seen]
+            row = {'trust/angle_max':max(of('angle_max')), **{f'trust/{k}':sum(of(k))/len(self.seen) for k in ('angle_mean','pulled')}}
+            logs.update(row); state.log_history[-1].update(row); self.seen = []
     return Watch()
 
-# %% ../nbs/19_trust.ipynb #62c5b103
+# %% ../nbs/19_trust.ipynb #c0c80a76
 class Drift(NamedTuple):
     "How far the policy is from the one that sampled"
     kl:float  # KL(behaviour || policy), nats per token, at least 0
@@ -333,7 +338,7 @@ def drift_of(
     )->Drift:
     "Drift from sums; no token at all is no drift [ours]."
     kl,tokens,rho,rho2,n = sums_5.tolist()
-    return Drift(kl/tokens, min(1., rho**2/(n*rho2))) if n else Drift(0., 1.)
+    return Drift(kl/tokens, float(min(rho**2/(n*rho2), 1.))) if n else Drift(0., 1.)     # in this order a NaN stays one, and counts as outside
 def behaviour_drift(
     logps_NT:Tensor, # log-probabilities of the sampled tokens under the policy
     old_NT:Tensor, # the same under the policy that sampled
@@ -532,10 +537,12 @@ def _compute_loss(self, model, inputs):
     self._trust_logps = None
     return loss
 
-# %% ../nbs/19_trust.ipynb #145cd251
+# %% ../nbs/19_trust.ipynb #8148568b
 @_patch(BehaviourMixin)
 def log(self, logs, *args, **kwargs):
-    "Adds the counts: syncs, each reason, rollouts."
+    "Adds the counts: syncs, each reason, rollouts. Of the steps since the last log the largest angle is logged, of the others the mean."
+    top = self._metrics['train'].get('trust/angle_max')
+    if top: top[:] = [max(top)]                                 # TRL logs the mean of what it is given, and a largest angle is no mean
     if self.args.behaving and self.model.training:
         c = self._counts
         logs.update({'trust/syncs':sum(getattr(c, r) for r in SYNC_REASONS), 'trust/rollouts':c.rollouts, **{f'trust/sync_{r}':getattr(c, r) for r in SYNC_REASONS}})

@@ -1,12 +1,12 @@
 "Experts: found in every family, prototypes against the full decomposition, kernels against formulas, co-activation against counting"
-import math, subprocess, sys
+import copy, math, pickle, subprocess, sys
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, strategies as st
 from torch import nn
 pytest.importorskip('transformers')
 from diverse_rl.experts import (CoActivation, MOE_FAMILIES, Power, Prototypes, chosen, cosine_figure, find_moe_layers, median_tau, overlap, power_iteration,
-    prototype_kernel, sign_aligned, start_vectors, tiny_moe, token_pairs)
+    prototype_kernel, sign_aligned, start_vectors, tiny_moe, token_pairs, _times)
 from toy import two_processes
 
 E,K,H,F = 6,2,24,20
@@ -177,6 +177,13 @@ def test_prototypes_follow_the_weights(family):
     with torch.no_grad(): layers[0].down.neg_()
     old = P.p[0].clone(); P.update(); assert ((P.p[0]*old).sum(-1)>.9).all()   # a change of sign alone is no change of direction
 
+@pytest.mark.parametrize('shape', [(2,300,260), (2,260,300), (300,260), (2,3,260,270), (0,300,300), (3,6,5)])
+@pytest.mark.parametrize('turned', [False,True])
+def test_large_matrices_one_by_one_are_the_batched_product(shape, turned):
+    w = torch.randn(shape, generator=gen(0)).double(); w = w.mT if turned else w; u = start_vectors(w.shape[:-2]+w.shape[-1:], gen(1)).double().requires_grad_()
+    got = _times(w, u); assert got.shape==w.shape[:-1] and torch.allclose(got, torch.einsum('...hf,...f->...h', w, u))
+    if got.numel(): assert torch.allclose(torch.autograd.grad(got.sum(), u)[0], w.sum(-2))
+
 def test_prototypes_round_trip(tmp_path):
     m,layers = gapped(tiny_moe()); P = Prototypes(layers); assert P.state_dict()=={}; P.update(); torch.save(P.state_dict(), tmp_path/'p.pt')
     Q = Prototypes(layers); Q.load_state_dict(torch.load(tmp_path/'p.pt'))
@@ -311,6 +318,20 @@ def test_the_average_over_updates():
 def test_an_unused_expert_has_no_affinity():
     m = tiny_moe(); layers = find_moe_layers(m); c = CoActivation(layers); assert c.affinity(0).abs().max()==0
     c.C[0] = torch.tensor([[.5,.25,0],[.25,1.,0],[0,0,0]]); assert torch.allclose(c.affinity(0), torch.tensor([[1.,.25/.5**.5,0],[.25/.5**.5,1,0],[0,0,0]])); c.remove()
+
+def test_copies_of_a_model_are_not_counted():
+    "A reference model made by copying brings copies of the hooks; a deep copy and a pickled one count nothing, here or there"
+    m = tiny_moe().train(); layers = find_moe_layers(m); ids,mask = tokens(),torch.ones(3,5, dtype=torch.long); mask[0,:2] = 0
+    with CoActivation(layers, model=m) as c:
+        for twin in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+            twin(ids, attention_mask=mask); assert [int(t) for t in c.tokens]==[0,0] and c.mask is None
+        m(ids, attention_mask=mask); assert [int(t) for t in c.tokens]==[13,13]
+    m(ids); assert [int(t) for t in c.tokens]==[13,13]
+
+@pytest.mark.parametrize('family', MOE_FAMILIES)
+def test_every_family_takes_a_padding_mask(family):
+    m = tiny_moe(family).train(); mask = torch.ones(3,5, dtype=torch.long); mask[0,:3] = 0
+    with CoActivation(find_moe_layers(m), model=m) as c: m(input_ids=tokens(), attention_mask=mask).logits.sum().backward(); assert int(c.tokens[0])==12
 
 def test_half_precision_is_counted_exactly():
     m = tiny_moe().train(); layers = find_moe_layers(m); ids = tokens(40, 30)

@@ -1,5 +1,5 @@
 "Losses on experts and routers: the formulas against slow ones, the outputs of stock layers, injected gradients, and three trainers"
-import copy, math
+import copy, math, pickle
 import pytest, torch
 from hypothesis import given, settings, strategies as st
 from diverse_rl.routing import (RoutingConfig, orthogonality_loss, routing_diversity_loss, routing_entropies, scoring_of, squared_cosines)
@@ -294,6 +294,21 @@ def test_trainer_logs_and_detaches(tmp_path):
     for h in rows: assert 0<h['routing/orthogonality']<=1 and h['routing/diversity']==pytest.approx(.5*h['routing/mean_entropy']-h['routing/entropy_of_mean'])
     assert t.model.config._experts_implementation=='grouped_mm' and not t.model.model.layers[0].mlp.gate._forward_hooks
     t.callback_handler.callbacks.insert(1, Reporter()); t.args.max_steps = 1; t.train(); assert any('routing/diversity' in l for l in later)
+
+def test_an_exception_detaches(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kw): raise KeyboardInterrupt
+    x = batch(8, seed=3)['input_ids'].tolist(); t = Trainer(model=tiny_moe('qwen3_moe'), args=Arguments(str(tmp_path), per_device_train_batch_size=4, max_steps=2, orthogonality_coef=.1, **COMMON), train_dataset=Dataset.from_dict(dict(input_ids=x, labels=x)), callbacks=[Stop()])
+    add_routing(t)
+    with pytest.raises(KeyboardInterrupt): t.train()
+    assert t.model.config._experts_implementation=='grouped_mm' and not any(m._forward_hooks or m._forward_pre_hooks or getattr(m, '_watch', None) for m in t.model.modules())
+    ExpertLosses(t.model, orthogonality_coef=1.).close()                    # nobody else is attached
+
+def test_a_pickled_model_is_not_watched():
+    model = tiny_moe('qwen3_moe').train(); x = batch(); plain = model(**x).logits
+    with ExpertLosses(model, orthogonality_coef=1., routing_diversity_coef=1.) as losses:
+        twin = pickle.loads(pickle.dumps(model)); out = twin(**x); out.loss.backward(); assert losses.loss().passes==0 and torch.equal(out.logits, plain)
+        model(**x).loss.backward(); assert losses.loss().passes==1
 
 def test_a_short_last_step_counts_fully(tmp_path):
     scales = []

@@ -223,6 +223,34 @@ def test_errors_of_the_functions():
     with pytest.raises(ValueError, match="repel='x'"): repelled_pairs(torch.eye(2), .1, 'x')
     with pytest.raises(ValueError, match="repulsion_scale='x'"): push_factor(torch.eye(2), torch.ones(2), torch.ones(2), 1., 'x')
 
+def test_with_one_expert_per_token_nobody_shares_and_all_repel():
+    "Chance gives a threshold of 0 there, which every pair would reach"
+    m = tiny_moe(num_experts_per_tok=1); t = SteinTransport(m, on()); backward(m); own = [l.tensors['gate_up_proj'].grad.clone() for l in t.layers]; n = t.apply()
+    assert n['transport/attracting']==0 and n['transport/repelling']==1 and n['transport/mixing']==0 and n['transport/repulsive_norm']>0
+    assert all(torch.equal(g, l.tensors['gate_up_proj'].grad) for g,l in zip(own, t.layers))
+
+@pytest.mark.parametrize('k', [3,6])
+def test_more_experts_per_token(k):
+    "At K=E all pairs always meet: all share, nobody is pushed"
+    m = tiny_moe(num_experts_per_tok=k); t = SteinTransport(m, on())
+    for s in range(4): m.zero_grad(); backward(m, s); n = t.apply()
+    assert (n['transport/attracting'],n['transport/repelling'],n['transport/repulsive_norm'])==(1,0,0) if k==6 else 0<n['transport/attracting']<1 and n['transport/attracting']+n['transport/repelling']==pytest.approx(1)
+
+def test_a_single_expert_is_refused():
+    with pytest.raises(ValueError, match='one expert in model.layers.0.mlp.experts.*transport=False'): SteinTransport(tiny_moe(num_experts=1, num_experts_per_tok=1), on())
+
+def test_an_adam_step_along_the_transport_lowers_the_kernel():
+    "The whole way, on the layout that lies transposed too: repulsion alone, through the optimiser"
+    for family in FAMILIES[:2]:
+        m = tiny_moe(family); t = SteinTransport(m, on(attraction=0., repulsion=1., repulsion_scale='absolute', repel='all', transport_tau=.3)); opt = torch.optim.SGD([l.down for l in t.layers], lr=.02)
+        kernel = lambda: sum(prototype_kernel(torch.linalg.svd(l.down_EHF.detach()).U[...,0], .3).sum().item() for l in t.layers)
+        backward(m); before = kernel()
+        for l in t.layers: l.down.grad.zero_()
+        t.apply(); opt.step(); down = kernel()
+        with torch.no_grad():
+            for l in t.layers: l.down.add_(.04*l.down.grad)
+        assert down<before-1e-4<before+1e-4<kernel(), family
+
 def test_state_goes_on(tmp_path):
     m,t,own,_ = stepped(); save_transport(t, tmp_path); other = SteinTransport(copy.deepcopy(m), on())
     for p,q in zip(m.parameters(), other.model.parameters()): q.grad = None if p.grad is None else p.grad.clone()
@@ -296,6 +324,16 @@ def test_off_is_stock_and_keeps_nothing(tmp_path):
     assert torch.equal(stock, trained(off)) and len(off.callback_handler.callbacks)==len(make('plain', tmp_path).callback_handler.callbacks)
     on_ = make('plain', tmp_path, steps=5, transport=True); add_transport(on_)
     assert not torch.equal(stock, trained(on_)) and not any(m._forward_hooks or m._forward_pre_hooks for m in on_.model.modules())
+
+def test_an_exception_leaves_no_hooks_and_training_goes_on(tmp_path):
+    class Stop(TrainerCallback):
+        armed = True
+        def on_step_end(self, args, state, control, **kw):
+            if self.armed and state.global_step==2: raise KeyboardInterrupt
+    t = make('plain', tmp_path, transport=True, steps=4); s = add_transport(t); stop = Stop(); t.add_callback(stop)
+    with pytest.raises(KeyboardInterrupt): t.train()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in t.model.modules()) and s.steps==2 and s._kept['C'][0].sum()>0
+    stop.armed = False; t.train(); assert s.steps==6 and not any(m._forward_hooks for m in t.model.modules())
 
 def test_other_callbacks_see_the_log(tmp_path):
     seen = []

@@ -175,6 +175,8 @@ def test_drift_at_the_edges():
     far = behaviour_drift(torch.tensor([[0.,-500.]]), torch.tensor([[-500.,0.]]), torch.ones(1, 2)); assert math.isfinite(far.kl) and far.kl>1e6
     padded = behaviour_drift(torch.tensor([[-1.,-torch.inf]]), torch.tensor([[-1.,math.nan]]), torch.tensor([[1,0]])); assert padded==(0., 1.)
     half = behaviour_drift(torch.tensor([[-1.,-2.]]).bfloat16(), torch.tensor([[-1.5,-2.]]).bfloat16(), torch.ones(1, 2)); assert half.kl==pytest.approx((math.exp(.5)-1.5)/2, rel=1e-3)
+    lost = behaviour_drift(torch.full((2, 3), math.nan), torch.zeros(2, 3), torch.ones(2, 3)); assert math.isnan(lost.kl) and math.isnan(lost.ess)
+    assert sync_reason(lost, .5, behaviour_kl=None, behaviour_ess=.5, max_reuse=9)=='ess' and sync_reason(lost, .5, behaviour_kl=.5, behaviour_ess=None, max_reuse=9)=='kl'
     assert not sync_reason(drift_of(drift_sums(torch.zeros(3, 2), torch.zeros(3, 2), torch.ones(3, 2))), .5, behaviour_kl=1e-9, behaviour_ess=1., max_reuse=2)
     with pytest.raises(ValueError, match=r'mask_NT: got shapes'): behaviour_drift(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3, 2))
 
@@ -234,6 +236,12 @@ def test_both_budgets_hold_with_clipping_off(tmp_path):
     loose = parts(tmp_path, steps=16, anchor_budget=math.pi/2, **HELD|dict(behaviour_kl=50., behaviour_ess=1e-6, max_reuse=16)); run(loose)
     assert max(logged(loose, 'trust/kl'))>.02 and max(logged(loose, 'trust/angle_max'))>.03, 'the run stays inside without budgets: the test above would hold for any trainer'
 
+def test_the_largest_angle_of_several_steps_is_no_mean(tmp_path):
+    def trained(every): t = parts(tmp_path, steps=6, anchor_budget=math.pi/2, num_iterations=6); t.args.logging_steps = every; run(t); return t
+    each,pair = trained(1),trained(3)
+    a,b = ([logged(each, f'trust/{k}') for k in ('angle_max','angle_mean')],[logged(pair, f'trust/{k}') for k in ('angle_max','angle_mean')])
+    assert b[0]==pytest.approx([max(a[0][:3]), max(a[0][3:])]) and b[1]==pytest.approx([sum(a[1][:3])/3, sum(a[1][3:])/3]) and a[0][0]<a[0][2]
+
 def test_free_is_one_step_late(tmp_path):
     t = parts(tmp_path, steps=16, **HELD|dict(behaviour_check='free')); run(t)
     kl,ess,syncs = logged(t, 'trust/kl'),logged(t, 'trust/ess'),{s.step for s in t.syncs}
@@ -273,10 +281,7 @@ def test_a_resumed_run_samples_at_once_and_goes_on_with_the_next_prompts(tmp_pat
     (tmp_path/'checkpoint-4/trust.json').unlink(); c = make(5); run(c, resume_from_checkpoint=str(tmp_path/'checkpoint-4')); assert c.asked[0]==PROMPTS[16:20]      # of a stock run
 
 def test_beside_sets_and_exploration(tmp_path):
-    @dataclass
-    class All(TrustConfig, DiverseGRPOConfig): pass
-    class Every(BehaviourMixin, DiverseGRPOTrainer): pass
-    t = parts(tmp_path, Every, All, steps=5, anchor_budget=.03, exploration_coef=.1, snapshot_every=4, **HELD); run(t)
+    t = parts(tmp_path, DiverseGRPOTrainer, DiverseGRPOConfig, steps=5, anchor_budget=.03, exploration_coef=.1, snapshot_every=4, **HELD); run(t)
     assert max(logged(t, 'trust/kl'))<=.02 and max(logged(t, 'trust/angle_max'))<=.03 and len(logged(t, 'exploration/kl_previous'))==5
 
 SPLIT = """
@@ -330,5 +335,7 @@ def test_in_an_ordinary_trainer_and_resumed(tmp_path):
     t,b = make('whole', 6, **save); a = run(t); assert max(logged(t, 'trust/angle_max'))<=.02 and max(logged(t, 'trust/pulled'))>0
     stock,_ = make('never', 6, math.pi/2, save_strategy='no'); free = run(stock); assert max(logged(stock, 'trust/angle_max'))>.02 and not same(a, free)
     (t2,b2) = make('whole', 6, **save); c = run(t2, resume_from_checkpoint=str(tmp_path/'whole/checkpoint-3')); assert same(a, c)
+    (t3,_) = make('pairs', 6, math.pi/2, save_strategy='no'); t3.args.logging_steps = 3; run(t3); few,many = logged(t3, 'trust/angle_max'),logged(stock, 'trust/angle_max')
+    assert few==pytest.approx([max(many[:3]), max(many[3:])]) and logged(t3, 'trust/angle_mean')==pytest.approx([sum(x)/3 for x in (logged(stock, 'trust/angle_mean')[:3], logged(stock, 'trust/angle_mean')[3:])])
     (tmp_path/'whole/checkpoint-3/anchor.safetensors').unlink()
     with pytest.raises(FileNotFoundError, match='start anew'): make('whole', 6, **save)[0].train(resume_from_checkpoint=str(tmp_path/'whole/checkpoint-3'))
