@@ -183,7 +183,7 @@ class ExplorationConfig:
         "Off means the stock trainer."
         return self.exploration_coef != 0
 
-# %% ../nbs/09_exploration.ipynb #0b073bbe
+# %% ../nbs/09_exploration.ipynb #8852e857
 def check_exploration(cfg:ExplorationConfig)->None:
     "Raise `ValueError` naming the switch, its value and the remedy."
     for name,ok in (('exploration',EXPLORATIONS), ('exploration_estimator',EXPLORATION_ESTIMATORS), ('exploration_level',LEVELS), ('exploration_scale',NOVELTY_SCALES)):
@@ -193,7 +193,8 @@ def check_exploration(cfg:ExplorationConfig)->None:
     if not 0 < cfg.exploration_clamp < math.inf: raise ValueError(f"exploration_clamp={cfg.exploration_clamp}: give nats above 0, for instance 5")
     if not 0 < cfg.exploration_decay <= 1: raise ValueError(f"exploration_decay={cfg.exploration_decay}: give a number above 0 and at most 1")
     if cfg.snapshot_every < 0: raise ValueError(f"snapshot_every={cfg.snapshot_every}: give steps, or 0 to refresh by hand")
-    cycle = -(-(getattr(cfg, 'steps_per_generation', 1) or 1)*getattr(cfg, 'num_iterations', 1)//getattr(cfg, 'gradient_accumulation_steps', 1))
+    uses = cfg.max_reuse if getattr(cfg, 'behaving', False) else getattr(cfg, 'num_iterations', 1)      # a behaviour budget may use rollouts so often
+    cycle = -(-(getattr(cfg, 'steps_per_generation', 1) or 1)*uses//getattr(cfg, 'gradient_accumulation_steps', 1))
     if cfg.exploration_coef and cfg.exploration!='novelty' and (0 < cfg.snapshot_every < cycle or cfg.snapshot_every==cycle==1):
         raise ValueError(f"snapshot_every={cfg.snapshot_every}: rollouts are used for {cycle} optimiser step{'s'*(cycle>1)}, and a snapshot that is refreshed as often is never behind the policy; give at least {max(2, cycle)}")
 

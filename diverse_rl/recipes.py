@@ -273,7 +273,7 @@ def _policy(d):
     if p.hidden//p.heads % 2: raise RecipeError(f"policy.hidden={p.hidden} and heads={p.heads} give each head {p.hidden//p.heads} dimensions, and rotary positions need an even number: take a multiple of {2*p.heads}")
     return p
 
-# %% ../nbs/21_recipes.ipynb #7a81c2e9
+# %% ../nbs/21_recipes.ipynb #35665e09
 _FOLDER = re.compile(r'[A-Za-z0-9][\w.+-]*')
 @dataclass(frozen=True)
 class Recipe:
@@ -327,6 +327,9 @@ class Recipe:
         if self.arms[arm].experts and not getattr(self.policy, 'experts', 0): raise RecipeError(f"arms.{arm}.experts={self.arms[arm].experts}: the policy has none; set policy.experts, or leave it out")
         e = self.experts_of(arm)
         if e.behaving and self.train_of(arm).iterations!=1: raise RecipeError(f"arms.{arm}: with a behaviour budget the drift decides how long rollouts are used; leave train.iterations at 1 and set experts.max_reuse")
+        a,uses = self.arms[arm],e.max_reuse if e.behaving else self.train_of(arm).iterations
+        if a.exploration_coef and a.exploration!='novelty' and not self.paired(arm) and 0<a.snapshot_every<max(2, uses):
+            raise RecipeError(f"arms.{arm}.snapshot_every={a.snapshot_every}: rollouts may be used for {uses} optimiser steps, and a snapshot that is refreshed as often is never behind the policy; give at least {max(2, uses)}")
         if self.arms[arm].experts and self.paired(arm): raise RecipeError(f"arms.{arm}.experts is for arms that take steps on rollouts, but method={self.arms[arm].method!r} learns from pairs: leave it out")
         t,m,g,method = self.train_of(arm),self.answers_of(arm),self.group_of(arm),self.arms[arm].method
         if self.task_kind!='maze' and m>1: raise RecipeError(f"arms.{arm}.method={method!r} writes several answers, which the cold start of task.kind={self.task_kind!r} does not teach: use a method with one answer")

@@ -379,7 +379,7 @@ def as_text(tokenizer, prompt)->str:
 def _fold(rows, shape):
     return [rows[i*shape[1]:(i+1)*shape[1]] for i in range(shape[0])]
 
-# %% ../nbs/22_run.ipynb #b46a03e1
+# %% ../nbs/22_run.ipynb #9d24a718
 def expert_measures(model, tokenizer, pool:dict, work, m:int, # of `pool_of`; answers per rollout
     items:int=16, # questions looked at
 )->dict: # numbers
@@ -390,7 +390,7 @@ def expert_measures(model, tokenizer, pool:dict, work, m:int, # of `pool_of`; an
     texts = [as_text(tokenizer, work.question(i, m))+' '+(format_answers(pool['texts'][j][0]) if work.tag else pool['texts'][j][0][0]) for j,i in enumerate(work.held_out()[:items])]
     x = tokenizer(texts, return_tensors='pt', padding=True, return_token_type_ids=False)
     s = routing_stats(model.eval(), dict(input_ids=x.input_ids, attention_mask=x.attention_mask), layers)
-    return dict(prototype_overlap=float(np.mean([float(overlap(p)) for p in Prototypes(layers).update()])), output_overlap=s.overlap, routing_entropy=s.entropy_of_mean, token_routing_entropy=s.mean_entropy)
+    return dict(prototype_overlap=float(np.mean([float(overlap(p)) for p in Prototypes(layers, cold_steps=512).update()])), output_overlap=s.overlap, routing_entropy=s.entropy_of_mean, token_routing_entropy=s.mean_entropy)
 
 # %% ../nbs/22_run.ipynb #53370826
 def evaluate_arm(r:Recipe, # the experiment
@@ -459,15 +459,15 @@ def finished_seeds(r:Recipe, arm:str, root)->list[int]:
     "Seeds of an arm whose training is finished."
     return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
 
-# %% ../nbs/22_run.ipynb #2fe0c508
+# %% ../nbs/22_run.ipynb #5ff05b03
 def stability(rewards:list, # logged rewards by step
     window:int=5, # steps of the running mean
 )->float: # at least 0
-    "How far the running mean of the reward at the end lies below its peak."
+    "How far the running mean of the reward at the end lies below its peak; a step that samples nothing logs no reward, so a window counts batches of rollouts."
     y = np.convolve(rewards, np.ones(window)/window, 'valid') if len(rewards)>=window else np.asarray(rewards, float)
     return float(y.max()-y[-1]) if len(y) else 0.
 def expert_row(r:Recipe, arm:str, seeds:list, root, logs:list)->dict|None: # None for a policy without experts
-    "By seed: overlaps and entropies of `expert_measures`, rollouts and syncs used, generated tokens per answer that reached the exit, and the reward's drop from its peak."
+    "By seed: overlaps and entropies of `expert_measures`, rollouts and syncs used, generated tokens per answer whose first component is 1 (on mazes: that reached the exit), and the reward's drop from its peak."
     if not getattr(r.policy, 'experts', 0): return None
     pools = [evaluate_arm(r, arm, s, root) for s in seeds]
     sampled = lambda l: [h for h in l['history'] if 'completions/mean_length' in h]

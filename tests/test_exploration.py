@@ -245,7 +245,7 @@ def test_novelty_counts_the_policys_own_tokens(tmp_path):
     lp = t._previous(ids, at, 5)[0]
     assert torch.allclose(t.novelty, novelty_reward(lp, out['tool_mask']), atol=1e-5) and not torch.allclose(t.novelty, novelty_reward(lp, out['completion_mask']), atol=1e-2)
 
-@pytest.mark.parametrize('kw,cycle', [(dict(snapshot_every=1),2), (dict(snapshot_every=2, num_iterations=4),4)])
+@pytest.mark.parametrize('kw,cycle', [(dict(snapshot_every=1),2), (dict(snapshot_every=2, num_iterations=4),4), (dict(snapshot_every=2, behaviour_kl=.1, max_reuse=3),3)])
 def test_a_snapshot_that_never_lags_is_refused(tmp_path, kw, cycle):
     with pytest.raises(ValueError, match=f'at least {cycle}'): parts(tmp_path, exploration_coef=.5, **kw)
     parts(tmp_path, exploration_coef=.5, exploration='novelty', **kw)         # in the reward it need not lag

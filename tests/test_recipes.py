@@ -49,7 +49,7 @@ def test_real_numbers(path, value):
     if path in FREE and value==-1.: assert make_recipe(changed(path, value))
     else: assert path in refused(changed(path, value))
 
-ZERO = {'train.warmup','evaluate.seed','policy.seed','policy.long','policy.rounds','train.weight_decay','train.beta','train.entropy_coef','train.max_grad_norm'}
+ZERO = {'train.warmup','evaluate.seed','policy.seed','policy.long','policy.rounds','policy.experts','train.weight_decay','train.beta','train.entropy_coef','train.max_grad_norm'}
 @pytest.mark.parametrize('path', sorted(WHOLE|REAL))
 def test_zero_is_refused_unless_it_means_something(path):
     if path in ZERO: assert make_recipe(changed(path, 0))

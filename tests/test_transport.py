@@ -239,7 +239,7 @@ def test_more_experts_per_token(k):
 def test_a_single_expert_is_refused():
     with pytest.raises(ValueError, match='one expert in model.layers.0.mlp.experts.*transport=False'): SteinTransport(tiny_moe(num_experts=1, num_experts_per_tok=1), on())
 
-def test_an_adam_step_along_the_transport_lowers_the_kernel():
+def test_a_step_along_the_transport_lowers_the_kernel():
     "The whole way, on the layout that lies transposed too: repulsion alone, through the optimiser"
     for family in FAMILIES[:2]:
         m = tiny_moe(family); t = SteinTransport(m, on(attraction=0., repulsion=1., repulsion_scale='absolute', repel='all', transport_tau=.3)); opt = torch.optim.SGD([l.down for l in t.layers], lr=.02)
