@@ -109,19 +109,19 @@ def answer_entropy_figure(res:dict): # plotly figure: an arm's colour, a dash pe
             fig.add_scatter(x=x, y=smooth(y), name=f"{a['label']}, answer {j+1}", line=dict(color=COLORS[i % len(COLORS)], dash=_DASHES[j % 8]), mode='lines', hovertemplate='step %{x}: %{y:.3f}')
     return fig.update_layout(quiet_layout('Token entropy by answer', 'optimiser step', 'nats per token'), hovermode='x', showlegend=True)
 
-# %% ../nbs/23_report.ipynb #88c95a04
+# %% ../nbs/23_report.ipynb #c6b5c490
 def tradeoff_figure(res:dict): # plotly figure
     "Entropy left at the end of training, and the gain of a vote over the greedy answer, each against the greedy answer's worth with its interval; arms without votes are left out."
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
-    fig = make_subplots(1, 2, horizontal_spacing=.12)
+    fig = make_subplots(1, 2, horizontal_spacing=.2)
     for i,a in enumerate(a for a in res['arms'].values() if a.get('greedy') and a.get('voted_at_k')):
         g,k = a['greedy'],max(a['voted_at_k'], key=int)
         bars = dict(type='data', symmetric=False, array=[g[2]-g[0]], arrayminus=[g[0]-g[1]], thickness=1)
         for col,y in ((1, entropy_left(a)), (2, a['voted_at_k'][k][0]-g[0])):
             fig.add_trace(go.Scatter(x=np.float32([g[0]]), y=np.float32([y]), error_x=bars, mode='markers', name=a['label'], legendgroup=a['label'], showlegend=col==1, marker=dict(size=11, color=COLORS[i % len(COLORS)], symbol=i//len(COLORS)*2),
                 hovertemplate='greedy %{x:.3f}, %{y:.3f}'), 1, col)
-    fig.update_layout(quiet_layout('Greedy answer against what is left beside it', 'worth of the greedy answer', 'entropy left [nats per token]'), showlegend=True)
+    fig.update_layout(quiet_layout('Greedy answer against what is left beside it', 'worth of the greedy answer', 'entropy left [nats per token]'), showlegend=True, height=420, legend=dict(orientation='h', y=-.25, yanchor='top'))
     return fig.update_xaxes(title='worth of the greedy answer').update_yaxes(title='gain of a vote over it', col=2)
 
 # %% ../nbs/23_report.ipynb #23592883
