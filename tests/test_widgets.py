@@ -19,6 +19,12 @@ def test_a_module_fetches_nothing(name):
     s = js_source(name).replace('http://www.w3.org/2000/svg','')
     assert not re.search(r'^\s*import\b|import\(|https?:|fetch\(|</script|\beval\b', s, re.M) and s.rstrip().endswith('export default { render };')
 
+def test_stored_figures_are_current():
+    "The notebook keeps the programs in its outputs: run it again after a change of a program"
+    nb = json.loads((Path(__file__).parents[1]/'nbs/27_widgets.ipynb').read_text())
+    kept = [''.join(h) for c in nb['cells'] for o in c.get('outputs',[]) if (h:=o.get('data',{}).get('text/html'))]
+    assert len(kept)==2 and all(js_source(n) in h and make[n]().look.style() in h for n,h in zip(NAMES,kept))
+
 def test_an_unknown_figure_is_named():
     with pytest.raises(FileNotFoundError, match="no figure 'spere'; there are: .*particles.*sphere"): js_source('spere')
 
