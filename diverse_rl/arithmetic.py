@@ -19,31 +19,61 @@ from .pretrained import ColdStart, arithmetic_rows, arithmetic_scorer, cold_star
 from .recipes import Recipe, RecipeError, fingerprint
 from .run import policy_settings, start_apart
 
-# %% ../nbs/26_arithmetic.ipynb #d7862d37
+# %% ../nbs/26_arithmetic.ipynb #6c3dafe3
 class ArithmeticWork:
-    "What a comparison needs to know of its task: arithmetic, by a pretrained policy. An item is a row of `arithmetic_rows`; one answer per rollout, the whole text. [ours]"
-    d,tag,columns = 3,None,('gold','task')                 # D; no tags; columns of the dataset
+    "What a comparison needs to know of its task, as `MazeWork` has it: arithmetic, by a pretrained policy. An item is a row of `arithmetic_rows`; one answer per rollout, the whole text. [ours]"
+    d,tag = 3,None                                         # D; no tags
     def __init__(self, r:Recipe): self.r = r
     @property
-    def bf16(self)->bool: return has_bf16() if self.r.policy.bf16 is None else self.r.policy.bf16
-    def start(self, root, progress:bool=True)->Path: return cold_folder(self.r, root, progress)
-    def load(self, path): return load_pretrained(path)
-    def scorer(self): return partial(arithmetic_scorer, limit=self.r.task.limit, free=self.r.task.free)
-    def items(self, seed:int, folder=None, progress:bool=False)->list: return arithmetic_rows(max(t.steps*t.prompts for t in map(self.r.train_of, self.r.arms)), 100+seed, self.r.task.tasks)
-    def held_out(self)->list: return arithmetic_rows(self.r.evaluate.mazes, self.r.evaluate.seed, self.r.task.tasks, split='test')
-    def question(self, item, m:int=1)->list[dict]: return item['prompt']
-    def row(self, item)->dict: return {k:item[k] for k in self.columns}
-    def room(self, items:list, m:int=1)->int: return self.r.task.tokens
-    def vector(self, item, text:str)->list[float]: return self.scorer()(text, gold=item['gold'])
-    def front(self, weights_KD)->float: return 1.          # correct, in the format, with no word too many: an upper bound that no text reaches
+    def bf16(self)->bool:
+        "Autocast to bfloat16?"
+        return has_bf16() if self.r.policy.bf16 is None else self.r.policy.bf16
+    def start(self, root, progress:bool=True)->Path:
+        "The policy after its cold start, made once under `root/_warm`."
+        return cold_folder(self.r, root, progress)
+    def load(self, path): # model, tokenizer
+        "A policy from its folder."
+        return load_pretrained(path)
+    def scorer(self): # `scorer(text, **row) -> D floats`
+        "The scorer for `SetReward`."
+        return partial(arithmetic_scorer, limit=self.r.task.limit, free=self.r.task.free)
+    def items(self, seed:int, folder=None, progress:bool=False)->list:
+        "What a run with this seed trains on, in order; drawn anew, in a moment."
+        return arithmetic_rows(max(t.steps*t.prompts for t in map(self.r.train_of, self.r.arms)), 100+seed, self.r.task.tasks)
+    def held_out(self)->list:
+        "What every arm is measured on."
+        return arithmetic_rows(self.r.evaluate.mazes, self.r.evaluate.seed, self.r.task.tasks, split='test')
+    def question(self, item, m:int=1)->list[dict]:
+        "The prompt, as chat messages."
+        return item['prompt']
+    def row(self, item)->dict:
+        "The columns of the dataset that the scorer reads."
+        return dict(gold=item['gold'], task=item['task'])
+    def room(self, items:list, m:int=1)->int: # tokens
+        "The longest completion."
+        return self.r.task.tokens
+    def vector(self, item, text:str)->list[float]: # (D,)
+        "The reward vector of one answer: correct, format, economy."
+        return self.scorer()(text, gold=item['gold'])
+    def front(self, weights_KD)->float:
+        "Correct, in the format, with no word too many: an upper bound that no text reaches."
+        return 1.
     @staticmethod
-    def key(text:str)->str: return ' '.join(text.split())
+    def key(text:str)->str:
+        "Answers with the same key are duplicates."
+        return ' '.join(text.split())
     @staticmethod
-    def vote(text:str)->str|None: return clean_answer(a) if (a := extract_answer(text).text) else None
+    def vote(text:str)->str|None:
+        "The final answer, however it was reached; None votes for nothing."
+        return clean_answer(a) if (a := extract_answer(text).text) else None
     @staticmethod
-    def words(text:str)->list[str]: return text.split()
+    def words(text:str)->list[str]:
+        "What distinct-n counts."
+        return text.split()
     @staticmethod
-    def worth(vec)->np.ndarray: return np.asarray(vec)[...,0]
+    def worth(vec)->np.ndarray: # (...,) of (..., D)
+        "Correctness alone: best@k is pass@k."
+        return np.asarray(vec)[...,0]
 
 # %% ../nbs/26_arithmetic.ipynb #38751908
 def weights_hash(folder)->str: # of the safetensors in it

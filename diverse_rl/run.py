@@ -139,29 +139,57 @@ def held_out(r:Recipe)->list: # `Maze` objects
     "The mazes every arm is measured on; no training run draws from their seed."
     return make_mazes_for(r.task, r.evaluate.mazes, seed=r.evaluate.seed)
 
-# %% ../nbs/22_run.ipynb #9f029174
+# %% ../nbs/22_run.ipynb #4eb06c3c
 class MazeWork:
     "What a comparison needs to know of its task: mazes, walked by the small policy. An item is a `Maze`."
-    d,tag,bf16,columns = 4,'answer',False,('maze',)        # D; tag of an answer; precision; columns of the dataset that the scorer reads
+    d,tag,bf16 = 4,'answer',False                          # D; tag of an answer; precision
     def __init__(self, r:Recipe): self.r = r
-    def start(self, root, progress:bool=True)->Path: return warm_folder(self.r, root, progress)
-    def load(self, path): return load_policy(path)
-    def scorer(self): return MazeScorer(self.r.task.components)
-    def items(self, seed:int, folder, progress:bool=False)->list: return [from_json(z) for z in training_mazes(self.r, seed, folder, progress)]
-    def held_out(self)->list: return held_out(self.r)
-    def question(self, item, m:int)->str: return maze_question(item, m)
-    def row(self, item)->dict: return dict(maze=to_json(item))
-    def room(self, items:list, m:int)->int: return longest(items, m)
-    def vector(self, item, text:str)->list[float]: return mix(score_route(item, text), self.r.task.components).tolist()
-    def front(self, weights_KD)->float: return float(np.mean([front_value(mix(exact_front(z).vectors_PD, self.r.task.components), weights_KD) for z in self.held_out()]))
+    def start(self, root, progress:bool=True)->Path:
+        "The folder of the policy that all arms start from, made once under `root/_warm`."
+        return warm_folder(self.r, root, progress)
+    def load(self, path): # model, tokenizer
+        "A policy from its folder."
+        return load_policy(path)
+    def scorer(self): # `scorer(text, **row) -> D floats`
+        "The scorer for `SetReward`."
+        return MazeScorer(self.r.task.components)
+    def items(self, seed:int, folder, progress:bool=False)->list:
+        "What a run with this seed trains on, in order; may be kept in `folder`."
+        return [from_json(z) for z in training_mazes(self.r, seed, folder, progress)]
+    def held_out(self)->list:
+        "What every arm is measured on."
+        return held_out(self.r)
+    def question(self, item, m:int)->str:
+        "The prompt that asks for `m` answers."
+        return maze_question(item, m)
+    def row(self, item)->dict:
+        "The columns of the dataset that the scorer reads."
+        return dict(maze=to_json(item))
+    def room(self, items:list, m:int)->int: # tokens
+        "The longest completion that `m` answers to one of the items may need."
+        return longest(items, m)
+    def vector(self, item, text:str)->list[float]: # (D,)
+        "The reward vector of one answer."
+        return mix(score_route(item, text), self.r.task.components).tolist()
+    def front(self, weights_KD)->float:
+        "The E_w value that nothing can exceed, mean over held-out items."
+        return float(np.mean([front_value(mix(exact_front(z).vectors_PD, self.r.task.components), weights_KD) for z in self.held_out()]))
     @staticmethod
-    def key(text:str)->str: return route_key(text)         # answers with the same key are duplicates
+    def key(text:str)->str:
+        "Answers with the same key are duplicates."
+        return route_key(text)
     @staticmethod
-    def vote(text:str)->str|None: return route_key(text)   # answers that vote for the same
+    def vote(text:str)->str|None:
+        "Answers with the same value vote for the same; None votes for nothing."
+        return route_key(text)
     @staticmethod
-    def words(text:str)->list[str]: return route_key(text).split() # for distinct-n
+    def words(text:str)->list[str]:
+        "What distinct-n counts."
+        return route_key(text).split()
     @staticmethod
-    def worth(vec)->np.ndarray: return np.asarray(vec).mean(-1) # one number for a vector
+    def worth(vec)->np.ndarray: # (...,) of (..., D)
+        "One number for a vector: what best@k and votes are about."
+        return np.asarray(vec).mean(-1)
 
 # %% ../nbs/22_run.ipynb #76891c87
 def work_of(r:Recipe): # `MazeWork`, or the class of another kind of task
@@ -277,7 +305,7 @@ def finish(trainer, out, arm, seed, tok, seconds, r):
     tokens = tokens_used(hist, r.train_of(arm).prompts*r.group_of(arm))
     write_json(out/'log.json', dict(arm=arm, seed=seed, seconds=seconds, generated_tokens=round(tokens), settings=fingerprint(settings(r, arm)), commit=commit(), history=hist))
 
-# %% ../nbs/22_run.ipynb #a3a5666e
+# %% ../nbs/22_run.ipynb #698864a7
 def train_arm(r:Recipe, # the experiment
     arm:str, # which arm
     seed:int, # which seed
@@ -292,9 +320,11 @@ def train_arm(r:Recipe, # the experiment
     out = own_folder(r, arm, seed, root)
     if (out/'log.json').exists(): return out
     out.mkdir(parents=True, exist_ok=True)
+    if r.paired(arm) and _world()>1: raise RecipeError(f"arm {arm!r} with method {r.arms[arm].method!r} trains in one process, but there are {_world()}: start it without a launcher")
     if _rank(): return _train(r, arm, seed, root, out, last_checkpoint(out), progress)
     with only_one(out):
         last = last_checkpoint(out)
+        if (out/'rounds').exists() and not resume: raise RecipeError(f"{out} holds unfinished rounds: add --resume to go on, or remove the folder")
         if last and not resume: raise RecipeError(f"{out} holds an unfinished run at {Path(last).name}: add --resume to go on, or remove the folder")
         for p in out.glob('checkpoint-*'):
             if str(p)!=last: shutil.rmtree(p)              # half of one, which the trainer would take for the newest
@@ -319,11 +349,10 @@ def _train(r, arm, seed, root, out, last, progress):
     trainer.accelerator.wait_for_everyone()
     return out
 
-# %% ../nbs/22_run.ipynb #f42fa1bf
-def pair_rows(r:Recipe, arm:str, seed:int, folder, progress:bool=False)->list[dict]: # `prompt` and the scorer's columns
-    "The questions of an arm with pairs, the same in every round."
+# %% ../nbs/22_run.ipynb #936603be
+def pair_rows(r:Recipe, arm:str, items:list)->list[dict]: # `prompt` and the scorer's columns
+    "The questions of an arm with pairs, the same in every round. Raises `RecipeError` for more prompts than there are items."
     w,n = work_of(r),r.dpo_of(arm).prompts
-    items = w.items(seed, folder, progress)
     if len(items)<n: raise RecipeError(f"dpo.prompts={n}, but a run of this recipe has {len(items)} questions (train.steps*prompts): lower it, or raise train.steps")
     return [dict(prompt=w.question(i, 1), **w.row(i)) for i in items[:n]]
 def pair_score(r:Recipe): # `score(text, **columns) -> float`
@@ -334,16 +363,19 @@ def pair_score(r:Recipe): # `score(text, **columns) -> float`
         return float(scorer(a.texts[0], **columns)[0]) if a.mask[0] else 0.
     return score
 
-# %% ../nbs/22_run.ipynb #1ec356f2
+# %% ../nbs/22_run.ipynb #2af3c0e0
 def _train_pairs(r, arm, seed, root, out, progress):
     "Iterative DPO from the warm start; goes on where it was cut"
     from diverse_rl.dpo import iterative_dpo, policy_path
     w,c,a,start = work_of(r),r.dpo_of(arm),r.arms[arm],time.time()
     model,tok = w.load(w.start(root, progress))
-    rows = pair_rows(r, arm, seed, out.parent.parent, progress)
-    micro = c.micro or c.batch
+    items = w.items(seed, out.parent.parent, progress); rows,micro = pair_rows(r, arm, items),c.micro or c.batch
+    def note(*policy):                                     # called with the policy of a round that is all but written
+        write_json(out/'progress.json', dict(step=len(list((out/'rounds').glob('round_*/round.json')))+bool(policy), steps=c.rounds, tokens=0, budget=None, settings=fingerprint(settings(r, arm))))
+        return {}
+    note()
     explore = {k:getattr(a, k) for k in ('exploration_coef',) if a.method=='ed_idpo'}
-    done = iterative_dpo(model, tok, rows, pair_score(r), rounds=c.rounds, n=c.samples, out=out/'rounds', reference=c.reference, method=a.method, max_new_tokens=w.room(w.items(seed, out.parent.parent), 1), seed=seed,
+    done = iterative_dpo(model, tok, rows, pair_score(r), rounds=c.rounds, n=c.samples, out=out/'rounds', reference=c.reference, method=a.method, max_new_tokens=w.room(items, 1), seed=seed, measure=note,
         per_prompt=c.per_prompt, sft_coef=c.sft_coef, temperature=r.train.temperature, beta=c.beta, learning_rate=c.lr, per_device_train_batch_size=micro, gradient_accumulation_steps=c.batch//micro,
         num_train_epochs=c.epochs, bf16=w.bf16, **explore)
     shutil.copytree(done.policy, out/'model', dirs_exist_ok=True); tok.save_pretrained(out/'model')
@@ -379,7 +411,7 @@ def as_text(tokenizer, prompt)->str:
 def _fold(rows, shape):
     return [rows[i*shape[1]:(i+1)*shape[1]] for i in range(shape[0])]
 
-# %% ../nbs/22_run.ipynb #9d24a718
+# %% ../nbs/22_run.ipynb #fd883b15
 def expert_measures(model, tokenizer, pool:dict, work, m:int, # of `pool_of`; answers per rollout
     items:int=16, # questions looked at
 )->dict: # numbers
@@ -389,7 +421,7 @@ def expert_measures(model, tokenizer, pool:dict, work, m:int, # of `pool_of`; an
     layers = find_moe_layers(model)
     texts = [as_text(tokenizer, work.question(i, m))+' '+(format_answers(pool['texts'][j][0]) if work.tag else pool['texts'][j][0][0]) for j,i in enumerate(work.held_out()[:items])]
     x = tokenizer(texts, return_tensors='pt', padding=True, return_token_type_ids=False)
-    s = routing_stats(model.eval(), dict(input_ids=x.input_ids, attention_mask=x.attention_mask), layers)
+    s = routing_stats(model.eval(), dict(input_ids=x.input_ids.to(model.device), attention_mask=x.attention_mask.to(model.device)), layers)
     return dict(prototype_overlap=float(np.mean([float(overlap(p)) for p in Prototypes(layers, cold_steps=512).update()])), output_overlap=s.overlap, routing_entropy=s.entropy_of_mean, token_routing_entropy=s.mean_entropy)
 
 # %% ../nbs/22_run.ipynb #53370826

@@ -19,7 +19,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/17_transport.ipynb #f3309312
+# %% ../nbs/17_transport.ipynb #b1694693
+from .exploration import _patch
 from .experts import CoActivation, Prototypes, find_moe_layers, layer_power, median_tau, overlap, prototype_kernel
 
 # %% ../nbs/17_transport.ipynb #bb13dc9a
@@ -281,12 +282,6 @@ class SteinTransport:
         self.prototypes.load_state_dict(state['prototypes']); self._kept = state['coactivation']
         self.steps,self.skipped = state['steps'],state['skipped']
         if self.coactivation and self._kept: self.coactivation.load_state_dict(self._kept)
-
-# %% ../nbs/17_transport.ipynb #ebd616ab
-def _patch(cls):
-    "Add the decorated function to `cls`, so that a class can grow cell by cell"
-    def _f(f): setattr(cls, f.__name__, f); return f
-    return _f
 
 # %% ../nbs/17_transport.ipynb #de848ae4
 @_patch(SteinTransport)
