@@ -9,12 +9,12 @@ __all__ = ['COLORS', 'TARGETS', 'KERNELS', 'js_source', 'Look', 'Figure', 'live_
            'least_overlap', 'record_prototypes', 'principal_view', 'prototype_record', 'recorded_prototypes',
            'prototype_sphere']
 
-# %% ../nbs/27_widgets.ipynb #a8ceedfb
+# %% ../nbs/27_widgets.ipynb #04de5451
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
-import base64, hashlib, json
+import base64, hashlib, json, re
 import torch
 from torch import Tensor
 
@@ -23,16 +23,16 @@ from .experts import overlap, tiny_moe
 from .stein import banana_log_density, gaussian_log_density, imq_kernel, mixture_log_density, rbf_kernel, score_of, stein_force
 from .transport import SteinTransport, TransportConfig
 
-# %% ../nbs/27_widgets.ipynb #40f942e4
+# %% ../nbs/27_widgets.ipynb #e6f411f7
 def js_source(
     name:str # of a figure, for instance 'particles'
     )->str: # an ES module that imports nothing and whose default export has `render`
-    "What figures share and the program of one figure, as one module. Raises `FileNotFoundError` naming the figures there are. [ours]"
-    folder = resources.files("diverse_rl")/"js"
-    if not (folder/f"{name}.js").is_file():
-        there = sorted(f.name[:-3] for f in folder.iterdir() if f.name.endswith(".js") and f.name != "figure.js")
-        raise FileNotFoundError(f"name: no figure {name!r}; there are: {', '.join(there)}")
-    return "\n".join((folder/f).read_text(encoding="utf-8") for f in ("figure.js", f"{name}.js")) + "\nexport default { render };\n"
+    "What figures share, the parts that the figure names in its first line (`// uses: simplex`) and its own program, as one module. Raises `FileNotFoundError` naming the figures there are. [ours]"
+    there = {f.name[:-3]:f.read_text(encoding="utf-8") for f in (resources.files("diverse_rl")/"js").iterdir() if f.name.endswith(".js")}
+    figures = sorted(k for k, s in there.items() if "export function render" in s)
+    if name not in figures: raise FileNotFoundError(f"name: no figure {name!r}; there are: {', '.join(figures)}")
+    uses = re.match(r"// uses: (.*)", there[name])
+    return "\n".join(there[k] for k in ("figure", *(uses[1].split(", ") if uses else ()), name)) + "\nexport default { render };\n"
 
 # %% ../nbs/27_widgets.ipynb #6fe2fbf2
 def _css()->str: return (resources.files("diverse_rl")/"js"/"figure.css").read_text(encoding="utf-8")
