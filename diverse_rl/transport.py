@@ -68,11 +68,11 @@ def attract(
     kind = torch.promote_types(grads_En.dtype, torch.float32)
     return (weights_EE.to(kind) @ grads_En.to(kind).flatten(1)).view(-1, *grads_En.shape[1:]).to(grads_En.dtype)
 
-# %% ../nbs/17_transport.ipynb #e3d28df3
+# %% ../nbs/17_transport.ipynb #8fcc7658
 def _flat(x): return x.view(len(x), -1) if x.is_contiguous() else x.flatten(1)
 def _width(x, experts, unit):
     "Columns of a block, a multiple of `unit`: what fits into the cache, or much on an accelerator"
-    room = 4096 if x.device.type=='cpu' else 2**26//experts
+    room = 8192 if x.device.type=='cpu' else 2**26//experts
     return min(max(room//unit, 1)*unit, x.shape[1])
 @torch.no_grad()
 def attract_(
@@ -80,17 +80,17 @@ def attract_(
     weights_EE:Tensor, # rows: the experts of `grads_En`; columns: all experts
     gather=None, # rows of this process (e,c) -> rows of all experts (E,c); None: they are all here
     plus:tuple[Tensor,Tensor]|None=None, # (e,A) and (e,B), whose outer products are added to gradients of shape (e,A,B)
-    )->Tensor: # (e,) squared norm of each expert's average, without `plus`
+    )->Tensor: # squared norm of all averages of these rows together, without `plus`
     "`attract` in place, block by block; a second part of rank one goes in while the block is at hand."
-    x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); norms = [w.new_zeros(len(x))]
-    unit = plus[1].shape[1] if plus else 1; width = _width(x, w.shape[1], unit); room = w.new_empty(len(x), width)
+    x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); squares = [w.new_zeros(())]
+    unit = plus[1].shape[1] if plus else 1; width = _width(x, w.shape[1], unit); room = w.new_empty(len(x)*width)
     for k,block in enumerate(x.split(width, 1)):
-        new = torch.mm(w, (gather(block) if gather else block).to(kind), out=room[:,:block.shape[1]])
-        norms.append(torch.linalg.vector_norm(new, dim=1))
+        flat = room[:block.numel()]; new = torch.mm(w, (gather(block) if gather else block).to(kind), out=flat.view(block.shape))
+        squares.append(torch.dot(flat, flat))
         if plus: new.unflatten(1, (-1, unit)).addcmul_(plus[0][:,k*width//unit:(k*width+block.shape[1])//unit,None].to(kind), plus[1][:,None].to(kind))
         block.copy_(new)
     if x.data_ptr()!=grads_En.data_ptr(): grads_En.copy_(x.view_as(grads_En))
-    return torch.stack(norms).square().sum(0)
+    return torch.stack(squares).sum()
 
 # %% ../nbs/17_transport.ipynb #ef53a5f0
 class Written(NamedTuple):
@@ -216,7 +216,7 @@ def transport_layer(
     repulsive = torch.einsum('eh,ef->ehf', factor.to(u_EF), u_EF).to(d)
     return Transported({**driving, 'down_proj':d+repulsive}, driving, repulsive)
 
-# %% ../nbs/17_transport.ipynb #f19628ac
+# %% ../nbs/17_transport.ipynb #9cf6c038
 def _local(x): return x.to_local() if hasattr(x, 'placements') else x
 def _own_rows(x, like):
     "The rows of x that belong to this process's experts; x itself on one process"
@@ -228,6 +228,10 @@ def _all_rows(x, like):
     if not hasattr(like, 'placements'): return x
     from torch.distributed.tensor import DTensor
     return DTensor.from_local(x.contiguous(), like.device_mesh, like.placements, run_check=False, shape=torch.Size([like.shape[0], x.shape[1]]), stride=(x.shape[1], 1)).full_tensor()
+def _all_sum(x, like):
+    "The sum of a number over the processes that share `like`; x itself on one process"
+    rows = x.new_zeros(len(_local(like)), 1); rows[:1] = x
+    return _all_rows(rows, like).sum()
 def _row_norms(x):
     "Norm of each expert's slice, (e,)"
     return torch.linalg.vector_norm(_flat(x), dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -314,22 +318,22 @@ def _plus(self, layer, f, u, norms, absent):
     factor = push_factor(f.push_EH, f.s_E, f.weights_EE @ norms[:,down], self.config.repulsion, self.config.repulsion_scale)
     return (u, factor) if layer.transposed else (factor, u)
 
-# %% ../nbs/17_transport.ipynb #aa7d18f5
+# %% ../nbs/17_transport.ipynb #57fd608e
 @_patch(SteinTransport)
 def _move(self, layer, f, u, norms, shares, absent):
     "Transport one layer in place: squared norms of the driving and of the repulsive part"
     plus = self._plus(layer, f, u, norms, absent); rows = plus and [_own_rows(x, layer.down) for x in plus]
     repulsive = plus[0].square().sum(1) @ plus[1].square().sum(1) if plus else norms.new_zeros(())
     if shares:
-        new = [torch.zeros(len(_local(p)), device=p.device) if gone else self._attract(p, f.weights_EE, rows if n=='down_proj' else None) for (n,p),gone in zip(layer.tensors.items(), absent)]
-        return _all_rows(torch.stack([x.float() for x in new], 1), layer.down).sum(), repulsive
+        new = [self._attract(p, f.weights_EE, rows if n=='down_proj' else None).float() for (n,p),gone in zip(layer.tensors.items(), absent) if not gone]
+        return _all_sum(sum(new, norms.new_zeros(())), layer.down), repulsive
     if plus: g = _local(layer.down.grad); g.addcmul_(rows[0].to(g)[:,:,None], rows[1].to(g)[:,None])
     return (norms.clamp(min=0).square()*~torch.tensor(absent, device=norms.device)).sum(), repulsive
 
-# %% ../nbs/17_transport.ipynb #ae6ee505
+# %% ../nbs/17_transport.ipynb #7924c799
 @_patch(SteinTransport)
 def _attract(self, p, weights_EE, plus):
-    "Average the gradient of one tensor over experts, in place: squared norms of this process's experts"
+    "Average the gradient of one tensor over experts, in place: squared norm of what this process's experts get"
     gather = (lambda block: _all_rows(block, p)) if hasattr(p, 'placements') else None
     return attract_(_local(p.grad), _own_rows(weights_EE, p), gather, plus)
 
