@@ -92,12 +92,12 @@ def mean_norm(
     mean_B1 = reward_BG.mean(1, keepdim=True)
     return torch.where(mean_B1 > 0, (reward_BG - mean_B1)/mean_B1.clamp(min=1e-300), 0.)
 
-# %% ../nbs/04_advantages.ipynb #1d5ff1f6
+# %% ../nbs/04_advantages.ipynb #65085b58
 def binomial_ratio(
     n:Tensor, # whole numbers
     k:int, # chosen from each
     total:int, # the denominator is C(total, chosen)
-    chosen:int
+    chosen:int # of the total
     )->Tensor: # float64; 0 where C(n,k) is 0
     "C(n,k)/C(total,chosen), in logarithms"
     if k < 0: return torch.zeros(len(n), dtype=torch.float64)

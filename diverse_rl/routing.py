@@ -337,8 +337,14 @@ class ExpertLosses(ExpertObserver):
         if any(isinstance(l.experts.__dict__.get('_watch'), ExpertLosses) for l in layers): raise ValueError("model: its experts have losses attached already; close() those first")
         self.scale,self._sums,self.scoring = 1.,None,[None if scoring=='auto' else scoring]*len(layers)
         super().__init__(model, layers)
-    def active(self, experts): return experts.training and torch.is_grad_enabled()
-    def see(self, experts, outputs_TKH, index_TK, weights_TK):
+    def active(self, experts:nn.Module # about to run
+    )->bool:
+        "Only passes that are trained on."
+        return experts.training and torch.is_grad_enabled()
+    def see(self, experts:nn.Module, # which
+        outputs_TKH:Tensor, index_TK:Tensor, weights_TK:Tensor # of this pass
+    )->Tensor: # (T,K,H), as they came; the penalties' gradients are added on the way back
+        "Take part in the backward pass of a layer."
         i,logits,mask = self._take(experts, len(outputs_TKH))
         if self.config.routing_diversity_coef: self._check_logits(i, logits, weights_TK, index_TK)
         return _Inject.apply(outputs_TKH, logits if self.config.routing_diversity_coef else None, self, i, mask)

@@ -6,16 +6,17 @@ Docs: https://diverse-rl.github.io/diverse_rl/run.html.md"""
 
 # %% auto #0
 __all__ = ['MazeScorer', 'mix', 'route_key', 'write_json', 'read_json', 'policy_settings', 'settings', 'run_folder', 'own_folder',
-           'refuse_stale', 'warm_folder', 'start_apart', 'training_mazes', 'held_out', 'MazeWork', 'work_of',
-           'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used', 'callbacks', 'last_checkpoint',
-           'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm', 'give_weights', 'pair_rows',
-           'pair_score', 'sampled_tokens', 'pool_of', 'as_text', 'expert_measures', 'evaluate_arm',
+           'refuse_stale', 'warm_folder', 'start_apart', 'training_mazes', 'held_out', 'MazeWork', 'bringing',
+           'work_of', 'trainer_args', 'set_reward_for', 'longest', 'orphaned', 'tokens_used', 'callbacks',
+           'last_checkpoint', 'only_one', 'hardware', 'commit', 'make_trainer', 'finish', 'train_arm', 'give_weights',
+           'pair_rows', 'pair_score', 'sampled_tokens', 'pool_of', 'as_text', 'expert_measures', 'evaluate_arm',
            'evaluation_weights', 'maze_rows', 'voted_at_k', 'front_of', 'by_step', 'finished_seeds', 'stability',
            'expert_row', 'arm_result', 'collect', 'RunError', 'jobs_of', 'start_job', 'fraction', 'run_jobs', 'compare']
 
-# %% ../nbs/22_run.ipynb #ee441539
+# %% ../nbs/22_run.ipynb #0dfd072d
 import json, os, platform, shlex, shutil, subprocess, sys, time
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from pathlib import Path
 import numpy as np
@@ -191,9 +192,17 @@ class MazeWork:
         "One number for a vector: what best@k and votes are about."
         return np.asarray(vec).mean(-1)
 
-# %% ../nbs/22_run.ipynb #76891c87
+# %% ../nbs/22_run.ipynb #42fdfe83
+_brought = ContextVar('brought', default=None)
+@contextmanager
+def bringing(work): # a task: an object with what `MazeWork` has
+    "Inside, a recipe's task is this one, instead of that which its settings name: how another policy or data set comes to the functions of this page."
+    token = _brought.set(work)
+    try: yield work
+    finally: _brought.reset(token)
 def work_of(r:Recipe): # `MazeWork`, or the class of another kind of task
     "What the recipe's task brings."
+    if _brought.get(): return _brought.get()
     if r.task_kind=='maze': return MazeWork(r)
     from diverse_rl.arithmetic import ArithmeticWork
     return ArithmeticWork(r)

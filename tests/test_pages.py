@@ -1,5 +1,5 @@
 "The pages that lead through the course: every name, test, recipe and link on them exists; and the table of stages and forms"
-import importlib.util, json, re
+import ast, copy, importlib.util, json, re
 from pathlib import Path
 import pytest
 
@@ -152,3 +152,60 @@ def test_pages_are_changed_in_two_places_only(stages):
     assert out==text.replace('Sets</span>', 'Sets <small class="form">tutorial</small></span>').replace('</header>', '</header>'+stages.picture(t, t['notebooks']['03_sets.ipynb']))
     assert stages.light_up('<p>no title</p>', 'sets.html', t)=='<p>no title</p>'
     assert 'href="../answers.html"' in stages.light_up(text, 'deep/sets.html', t)
+
+# ---- exercises of the tutorials
+
+TUTORIALS = re.findall(r'^  (\w+\.ipynb): \{.*form: tutorial\}', (root/'docs/stages.yml').read_text(), re.M)
+ANSWER = re.compile(r'#\| code-fold: true\n#\| code-summary: "Answer to exercise (\d+)"\n')
+def notebook(name): return json.loads((root/'nbs'/name).read_text())
+def source(c): return ''.join(c['source'])
+
+def says_something(o): return isinstance(o, ast.Assert) and any(isinstance(n, (ast.Call, ast.Compare)) for n in ast.walk(o.test))
+
+def answer_faults(c, n):
+    "What is wrong with the cell after the question of exercise `n`"
+    s = source(c); m = c['cell_type']=='code' and ANSWER.match(s)
+    if not m or int(m[1])!=n: return [f'exercise {n}: the next cell is not its folded answer']
+    code = [l for l in s.splitlines() if l.strip() and not l.startswith('#|')]
+    return [f'exercise {n}: {why}' for why,bad in (
+        ('its answer asserts nothing', not any(says_something(o) for o in ast.walk(ast.parse(s)))),
+        ('its answer is open in Jupyter or Colab', c['metadata'].get('jupyter')!={'source_hidden':True} or c['metadata'].get('cellView')!='form'),
+        ('its output gives the answer away', bool(c['outputs'])), (f'its answer has {len(code)} lines, more than 12', len(code)>12)) if bad]
+
+def exercise_faults(nb):
+    "What is wrong with the exercises of a notebook: three or more, numbered, each question followed by its folded, asserted answer"
+    cs = nb['cells']; at = [(i, m) for i,c in enumerate(cs) if c['cell_type']=='markdown' for m in re.findall(r'^\*\*Exercise (\d+)\.\*\*', source(c), re.M)]
+    out = [] if sum(source(c).count('## Exercises\n') for c in cs if c['cell_type']=='markdown')==1 else ['no section `## Exercises`, or several']
+    if len(at)<3: out.append(f'{len(at)} exercises; a tutorial has at least three')
+    if [int(m) for _,m in at]!=list(range(1, len(at)+1)): out.append('not numbered 1, 2, 3, ...')
+    if sum(bool(ANSWER.match(source(c))) for c in cs)!=len(at): out.append('questions and answers do not pair up')
+    return out + [f for i,m in at for f in answer_faults(cs[i+1] if i+1<len(cs) else cs[i], int(m))]
+
+@pytest.mark.parametrize('name', TUTORIALS)
+def test_tutorials_have_exercises(name): assert not exercise_faults(notebook(name))
+
+def test_the_check_of_exercises_can_fail():
+    good = notebook('03_sets.ipynb'); first = next(i for i,c in enumerate(good['cells']) if ANSWER.match(source(c)))
+    def faults(change):
+        nb = copy.deepcopy(good); change(nb['cells']); return ' '.join(exercise_faults(nb))
+    def answer(**kw): return lambda cs: cs[first].update(kw)
+    lines = source(good['cells'][first]).splitlines(True)
+    assert len(TUTORIALS)>=9 and not faults(lambda cs: None)
+    assert 'asserts nothing' in faults(answer(source=lines[:2]+['assert True\n'])) and 'asserts nothing' in faults(answer(source=lines[:2]+['# assert x == 1\n']))
+    assert 'open in Jupyter' in faults(answer(metadata={})) and 'gives the answer away' in faults(answer(outputs=[dict(data={})]))
+    assert 'not its folded answer' in faults(answer(source=lines[2:])) and 'pair up' in faults(answer(source=lines[2:]))
+    assert 'more than 12' in faults(answer(source=lines+['x = 1\n']*12)) and 'at least three' in faults(lambda cs: cs.__delitem__(slice(first+1, None)))
+    assert 'no section' in faults(lambda cs: cs.__delitem__(slice(first-2, first-1)))
+
+def shown_before_output(nb):
+    "Lines of code that a page shows above the first output: folded and hidden cells and exported imports do not count"
+    n = 0
+    for c in nb['cells']:
+        s = source(c)
+        if c['cell_type']!='code' or re.match(r'#\| (hide|default_exp)', s): continue
+        if not s.startswith(('#| export','#| code-fold: true')): n += len(s.splitlines())
+        if c['outputs']: return n
+    return n
+
+@pytest.mark.parametrize('name', TUTORIALS)
+def test_the_first_screen_shows_the_claim(name): assert shown_before_output(notebook(name))<=12

@@ -251,3 +251,8 @@ def test_a_ready_environment_is_reused(folder):
     assert r.returncode==0 and 'up to date' in r.stdout, r.stdout+r.stderr
     (folder/'constraints.txt').write_text('torch==0.0.0\n')
     assert 'Installing torch==0.0.0' in venv(folder).stdout          # other pins: installed again (here by the empty pip above)
+
+def test_the_picture_of_the_pipeline_has_its_stages():
+    t = yaml.safe_load((root/'docs/stages.yml').read_text())
+    shown = re.findall(r'font-weight="600" fill="#222">(.*?)<', (root/'nbs/images/pipeline.svg').read_text())
+    assert shown==list(t['stages'])
