@@ -23,12 +23,16 @@ from .run import policy_settings, start_apart
 class ArithmeticWork:
     "What a comparison needs to know of its task, as `MazeWork` has it: arithmetic, by a pretrained policy. An item is a row of `arithmetic_rows`; one answer per rollout, the whole text. [ours]"
     d,tag = 3,None                                         # D; no tags
-    def __init__(self, r:Recipe): self.r = r
+    def __init__(self, r:Recipe # the experiment
+    ):
+        self.r = r
     @property
     def bf16(self)->bool:
         "Autocast to bfloat16?"
         return has_bf16() if self.r.policy.bf16 is None else self.r.policy.bf16
-    def start(self, root, progress:bool=True)->Path:
+    def start(self, root, # folder of all runs
+        progress:bool=True # show a progress bar
+    )->Path:
         "The policy after its cold start, made once under `root/_warm`."
         return cold_folder(self.r, root, progress)
     def load(self, path): # model, tokenizer
@@ -37,16 +41,22 @@ class ArithmeticWork:
     def scorer(self): # `scorer(text, **row) -> D floats`
         "The scorer for `SetReward`."
         return partial(arithmetic_scorer, limit=self.r.task.limit, free=self.r.task.free)
-    def items(self, seed:int, folder=None, progress:bool=False)->list:
+    def items(self, seed:int, # which seed
+        folder=None, # where questions are kept, or None
+        progress:bool=False # show a progress bar
+    )->list:
         "What a run with this seed trains on, in order; drawn anew, in a moment."
         return arithmetic_rows(max(t.steps*t.prompts for t in map(self.r.train_of, self.r.arms)), 100+seed, self.r.task.tasks)
     def held_out(self)->list:
         "What every arm is measured on."
         return arithmetic_rows(self.r.evaluate.mazes, self.r.evaluate.seed, self.r.task.tasks, split='test')
-    def question(self, item, m:int=1)->list[dict]:
+    def question(self, item, # one of `items`
+        m:int=1 # answers to ask for
+    )->list[dict]:
         "The prompt, as chat messages."
         return item['prompt']
-    def row(self, item)->dict:
+    def row(self, item # one of `items`
+    )->dict:
         "The columns of the dataset that the scorer reads."
         return dict(gold=item['gold'], task=item['task'])
     def room(self, items:list, m:int=1)->int: # tokens
@@ -55,19 +65,23 @@ class ArithmeticWork:
     def vector(self, item, text:str)->list[float]: # (D,)
         "The reward vector of one answer: correct, format, economy."
         return self.scorer()(text, gold=item['gold'])
-    def front(self, weights_KD)->float:
+    def front(self, weights_KD # (K,D), of E_w
+    )->float:
         "Correct, in the format, with no word too many: an upper bound that no text reaches."
         return 1.
     @staticmethod
-    def key(text:str)->str:
+    def key(text:str # one answer
+    )->str:
         "Answers with the same key are duplicates."
         return ' '.join(text.split())
     @staticmethod
-    def vote(text:str)->str|None:
+    def vote(text:str # one answer
+    )->str|None:
         "The final answer, however it was reached; None votes for nothing."
         return clean_answer(a) if (a := extract_answer(text).text) else None
     @staticmethod
-    def words(text:str)->list[str]:
+    def words(text:str # one answer
+    )->list[str]:
         "What distinct-n counts."
         return text.split()
     @staticmethod

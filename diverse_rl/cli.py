@@ -46,7 +46,8 @@ def parser()->argparse.ArgumentParser:
     return p
 
 # %% ../nbs/24_cli.ipynb #9f620a2d
-def do_train(a)->None:
+def do_train(a # parsed arguments
+)->None:
     "`diverse-rl train`"
     from diverse_rl.recipes import load_recipe
     from diverse_rl.run import train_arm
@@ -55,7 +56,8 @@ def do_train(a)->None:
     if os.environ.get('RANK', '0')=='0': print(f"trained: {out}")
 
 # %% ../nbs/24_cli.ipynb #9d57e59f
-def do_evaluate(a)->None:
+def do_evaluate(a # parsed arguments
+)->None:
     "`diverse-rl evaluate`"
     from diverse_rl.recipes import load_recipe
     from diverse_rl.run import evaluate_arm, evaluation_weights, front_of, maze_rows, work_of
@@ -65,7 +67,8 @@ def do_evaluate(a)->None:
     print(f"diversity (L1) = {m['pool_diversity_l1'].mean():.3f}   first component = {m['completion'].mean():.3f}   exact front = {front_of(r, w):.3f}")
 
 # %% ../nbs/24_cli.ipynb #5b241fe7
-def do_compare(a)->None:
+def do_compare(a # parsed arguments
+)->None:
     "`diverse-rl compare`"
     from diverse_rl.report import table, write_report
     from diverse_rl.run import compare
@@ -73,7 +76,8 @@ def do_compare(a)->None:
     print(table(res)); print(f"report: {write_report(Path(a.out)/res['name'])}")
 
 # %% ../nbs/24_cli.ipynb #9fcc728c
-def do_report(a)->None:
+def do_report(a # parsed arguments
+)->None:
     "`diverse-rl report`"
     from diverse_rl.report import table, write_report, read_results
     print(table(read_results(a.run))); print(f"report: {write_report(a.run)}")

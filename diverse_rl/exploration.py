@@ -184,7 +184,8 @@ class ExplorationConfig:
         return self.exploration_coef != 0
 
 # %% ../nbs/09_exploration.ipynb #8852e857
-def check_exploration(cfg:ExplorationConfig)->None:
+def check_exploration(cfg:ExplorationConfig # the switches
+)->None:
     "Raise `ValueError` naming the switch, its value and the remedy."
     for name,ok in (('exploration',EXPLORATIONS), ('exploration_estimator',EXPLORATION_ESTIMATORS), ('exploration_level',LEVELS), ('exploration_scale',NOVELTY_SCALES)):
         if getattr(cfg, name) not in ok: raise ValueError(f"{name}={getattr(cfg, name)!r} is not known; choose one of {', '.join(ok)}")

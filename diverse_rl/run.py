@@ -36,7 +36,9 @@ from .simplex import simplex_nodes
 # %% ../nbs/22_run.ipynb #00f2cb9b
 class MazeScorer:
     "Reward vector of one route, from the maze in the dataset's `maze` column (JSON)."
-    def __init__(self, components:str='all'): self.components,self.cache = components,{}
+    def __init__(self, components:str='all' # which of the four, as `TaskConfig.components`
+    ):
+        self.components,self.cache = components,{}
     def __call__(self, text:str, maze:str, **_)->list[float]:
         if maze not in self.cache:
             if len(self.cache)>4096: self.cache.clear()
@@ -57,7 +59,9 @@ def route_key(text:str)->str: # canonical form of a move list
     return ' '.join(words[1:] if words and words[0] in INTENTIONS else words)
 
 # %% ../nbs/22_run.ipynb #331b9027
-def write_json(path, obj):
+def write_json(path, # a file
+    obj # plain data
+):
     "Write `obj` as JSON in one move, so that a reader or a killed run never sees half a file."
     p = Path(path); tmp = p.with_name(f'{p.name}.{os.getpid()}')
     tmp.write_text(json.dumps(obj, indent=1)); tmp.replace(p)
@@ -77,20 +81,30 @@ def settings(r:Recipe, arm:str)->dict: # plain data
     if a.experts: paired['experts'] = asdict(r.experts_of(arm))
     idle = {'label','dpo','experts'} | (set() if a.exploration_coef else set(EXPLORATION_KEYS)) | (set() if a.credit else {k for k in asdict(a) if k.startswith('credit_')})    # what a switch that is off is set to does not matter
     return dict(task=asdict(r.task), policy=policy_settings(r.policy), train=asdict(r.train_of(arm)), arm={k:v for k,v in asdict(a).items() if k not in idle}, **paired)
-def run_folder(r:Recipe, arm:str, seed:int, root)->Path:
+def run_folder(r:Recipe, # the experiment
+    arm:str, # which arm
+    seed:int, # which seed
+    root # folder of all runs
+)->Path:
     "Where one arm and seed lives. Raises `RecipeError` for an arm the recipe has not."
     if arm not in r.arms: raise RecipeError(f"arm={arm!r} is not in recipe {r.name!r}; it has {', '.join(r.arms)}")
     return Path(root)/r.name/arm/f'seed{seed}'
 
 # %% ../nbs/22_run.ipynb #47df6e6d
-def own_folder(r:Recipe, arm:str, seed:int, root)->Path:
+def own_folder(r:Recipe, # the experiment
+    arm:str, # which arm
+    seed:int, # which seed
+    root # folder of all runs
+)->Path:
     "`run_folder`. Raises `RecipeError` when the run in it, finished or not, has other settings: its numbers belong to another experiment."
     out = run_folder(r, arm, seed, root)
     for f in ('log.json','progress.json'):
         if read_json(out/f).get('settings') not in (None, fingerprint(settings(r, arm))):
             raise RecipeError(f"{out} was trained with other settings than this recipe: rename the recipe, use another --out, or remove the folder")
     return out
-def refuse_stale(r:Recipe, root)->None:
+def refuse_stale(r:Recipe, # the experiment
+    root # folder of all runs
+)->None:
     "Raise `RecipeError` when a run of any arm and seed was made with other settings."
     for a in r.arms:
         for s in r.seeds: own_folder(r, a, s, root)
@@ -144,8 +158,12 @@ def held_out(r:Recipe)->list: # `Maze` objects
 class MazeWork:
     "What a comparison needs to know of its task: mazes, walked by the small policy. An item is a `Maze`."
     d,tag,bf16 = 4,'answer',False                          # D; tag of an answer; precision
-    def __init__(self, r:Recipe): self.r = r
-    def start(self, root, progress:bool=True)->Path:
+    def __init__(self, r:Recipe # the experiment
+    ):
+        self.r = r
+    def start(self, root, # folder of all runs
+        progress:bool=True # show a progress bar
+    )->Path:
         "The folder of the policy that all arms start from, made once under `root/_warm`."
         return warm_folder(self.r, root, progress)
     def load(self, path): # model, tokenizer
@@ -154,16 +172,22 @@ class MazeWork:
     def scorer(self): # `scorer(text, **row) -> D floats`
         "The scorer for `SetReward`."
         return MazeScorer(self.r.task.components)
-    def items(self, seed:int, folder, progress:bool=False)->list:
+    def items(self, seed:int, # which seed
+        folder, # where questions are kept, or None
+        progress:bool=False # show a progress bar
+    )->list:
         "What a run with this seed trains on, in order; may be kept in `folder`."
         return [from_json(z) for z in training_mazes(self.r, seed, folder, progress)]
     def held_out(self)->list:
         "What every arm is measured on."
         return held_out(self.r)
-    def question(self, item, m:int)->str:
+    def question(self, item, # one of `items`
+        m:int # answers to ask for
+    )->str:
         "The prompt that asks for `m` answers."
         return maze_question(item, m)
-    def row(self, item)->dict:
+    def row(self, item # one of `items`
+    )->dict:
         "The columns of the dataset that the scorer reads."
         return dict(maze=to_json(item))
     def room(self, items:list, m:int)->int: # tokens
@@ -172,19 +196,23 @@ class MazeWork:
     def vector(self, item, text:str)->list[float]: # (D,)
         "The reward vector of one answer."
         return mix(score_route(item, text), self.r.task.components).tolist()
-    def front(self, weights_KD)->float:
+    def front(self, weights_KD # (K,D), of E_w
+    )->float:
         "The E_w value that nothing can exceed, mean over held-out items."
         return float(np.mean([front_value(mix(exact_front(z).vectors_PD, self.r.task.components), weights_KD) for z in self.held_out()]))
     @staticmethod
-    def key(text:str)->str:
+    def key(text:str # one answer
+    )->str:
         "Answers with the same key are duplicates."
         return route_key(text)
     @staticmethod
-    def vote(text:str)->str|None:
+    def vote(text:str # one answer
+    )->str|None:
         "Answers with the same value vote for the same; None votes for nothing."
         return route_key(text)
     @staticmethod
-    def words(text:str)->list[str]:
+    def words(text:str # one answer
+    )->list[str]:
         "What distinct-n counts."
         return route_key(text).split()
     @staticmethod
@@ -248,7 +276,11 @@ def tokens_used(history:list, # the trainer's log
 )->float: # tokens
     "Generated tokens of all logged steps."
     return sum(h.get('completions/mean_length', 0) for h in history)*rollouts
-def callbacks(out, budget, tokens_per_step, stamp=None):
+def callbacks(out, # folder of the run
+    budget, # tokens at which training ends; 0 or None: none
+    tokens_per_step, # rollouts of a step
+    stamp=None # settings of the run, kept in the progress file
+):
     "Progress file after every step, and the end of training when the token budget is used"
     from transformers import TrainerCallback
     class Watch(TrainerCallback):
@@ -268,7 +300,8 @@ def last_checkpoint(out)->str|None: # path
     found = sorted(Path(out).glob('checkpoint-*'), key=lambda p: int(p.name.split('-')[1]), reverse=True)
     return next((str(p) for p in found if read_json(p/'trainer_state.json')), None)
 @contextmanager
-def only_one(out):
+def only_one(out # folder of the run
+):
     "Hold a run folder for this process. Raises `RecipeError` when another one holds it."
     try: import fcntl
     except ImportError: yield; return                      # no such locks on this system
@@ -307,7 +340,14 @@ def make_trainer(r:Recipe, arm:str, seed:int, root, out, start, progress:bool): 
         args=trainer_args(r, arm, seed, out, w.room(items, m), progress), callbacks=callbacks(out, r.train_of(arm).tokens, rollouts, fingerprint(settings(r, arm))))
 
 # %% ../nbs/22_run.ipynb #43653240
-def finish(trainer, out, arm, seed, tok, seconds, r):
+def finish(trainer, # after training
+    out, # folder of the run
+    arm, # which arm
+    seed, # which seed
+    tok, # its tokenizer
+    seconds, # spent
+    r # the experiment
+):
     "Save model, tokenizer and log; the log is written last and marks the run as finished"
     trainer.model.save_pretrained(out/'model'); tok.save_pretrained(out/'model')
     hist = [h for h in trainer.state.log_history if 'train_runtime' not in h]
@@ -414,7 +454,9 @@ def _scored(model, tokenizer, items, m, chains, r, temperature, seed):
     vec = [[w.vector(items[i//chains], t) if ok else [0.]*w.d for t,ok in zip(a.texts, a.mask)] for i,a in enumerate(ans)]
     shape = (len(items), chains, m)
     return dict(texts=_fold([list(a.texts) for a in ans], shape), vectors=np.array(vec).reshape(*shape, w.d).tolist(), ok=np.array([a.mask for a in ans]).reshape(shape).tolist())
-def as_text(tokenizer, prompt)->str:
+def as_text(tokenizer, # of the policy
+    prompt # text, or chat messages
+)->str:
     "A prompt as the policy reads it: text as it is, chat messages through the tokenizer's template."
     return prompt if isinstance(prompt, str) else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
 def _fold(rows, shape):
@@ -496,7 +538,10 @@ def by_step(logs:list, key:str)->dict: # step -> mean over seeds
     return {str(k):float(np.mean(v)) for k,v in sorted(out.items())}
 
 # %% ../nbs/22_run.ipynb #548ab375
-def finished_seeds(r:Recipe, arm:str, root)->list[int]:
+def finished_seeds(r:Recipe, # the experiment
+    arm:str, # which arm
+    root # folder of all runs
+)->list[int]:
     "Seeds of an arm whose training is finished."
     return [s for s in r.seeds if (run_folder(r, arm, s, root)/'log.json').exists()]
 
@@ -518,7 +563,11 @@ def expert_row(r:Recipe, arm:str, seeds:list, root, logs:list)->dict|None: # Non
         tokens_per_solved=[l['generated_tokens']/max(1., n*sum(h['answers/component_0']*h['answers/pool_size'] for h in sampled(l))) for l in logs])
 
 # %% ../nbs/22_run.ipynb #76a83248
-def arm_result(r:Recipe, arm:str, root, weights_KD)->dict:
+def arm_result(r:Recipe, # the experiment
+    arm:str, # which arm
+    root, # folder of all runs
+    weights_KD # (K,D), of E_w
+)->dict:
     "Everything `results.json` says of one arm, over the seeds that are finished."
     seeds = finished_seeds(r, arm, root)
     logs = [json.loads((run_folder(r, arm, s, root)/'log.json').read_text()) for s in seeds]
@@ -553,7 +602,12 @@ class RunError(RuntimeError): "A training process that failed; the message ends 
 def jobs_of(r:Recipe, root)->list[tuple]: # (arm, seed)
     "The runs of a comparison that are not finished."
     return [(a,s) for s in r.seeds for a in r.arms if not (run_folder(r, a, s, root)/'log.json').exists()]
-def start_job(recipe_path, arm:str, seed:int, root, log:Path)->subprocess.Popen:
+def start_job(recipe_path, # its YAML file
+    arm:str, # which arm
+    seed:int, # which seed
+    root, # folder of all runs
+    log:Path # file for what it writes, added to
+)->subprocess.Popen:
     "One training run in its own process, one thread, output to `log`."
     env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'TQDM_DISABLE':'1', 'HF_HUB_OFFLINE':'1', 'TOKENIZERS_PARALLELISM':'false', 'DIVERSE_RL_BOSS':str(os.getpid())}
     cmd = [sys.executable, '-m', 'diverse_rl.cli', 'train', str(recipe_path), '--arm', arm, '--seed', str(seed), '--out', str(root), '--resume']
@@ -568,7 +622,12 @@ def fraction(folder)->float: # 0..1
     return min(1., max(p['step']/max(1, p['steps']), p['tokens']/p['budget'] if p['budget'] else 0)) if p else 0.
 
 # %% ../nbs/22_run.ipynb #3f0d3249
-def run_jobs(r:Recipe, recipe_path, jobs:list, root, workers:int)->None:
+def run_jobs(r:Recipe, # the experiment
+    recipe_path, # its YAML file
+    jobs:list, # (arm, seed) pairs
+    root, # folder of all runs
+    workers:int # how many at once
+)->None:
     "Run `jobs` in `workers` processes with one progress bar. On Ctrl-C all are stopped; their checkpoints stay. Raises `RunError` with the tail of a failed run's log."
     from tqdm.auto import tqdm
     todo,live = list(jobs),{}

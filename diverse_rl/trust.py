@@ -61,7 +61,8 @@ class Principal(NamedTuple):
     p_EH:Tensor     # unit, float64
     error_E:Tensor  # bound of the angle error [radians]; pi/2 where two singular values are equal and the vector is not defined
     gap_E:Tensor    # first singular value less the second, in the unit of the matrix
-    def of(self, i:Tensor)->'Principal':
+    def of(self, i:Tensor # indices
+    )->'Principal':
         "Some of the experts."
         return Principal(*(x[i] for x in self))
 def _scaled(w):
@@ -253,7 +254,8 @@ def state_dict(self)->dict[str,Tensor]: # path of a layer -> its anchor as the m
     return {l.name:(a.full_tensor() if hasattr(a, 'full_tensor') else a) for l,a in zip(self.layers, self.anchors) if a is not None}
 @_patch(AnchorBudget)
 @torch.no_grad()
-def load_state_dict(self, state:dict[str,Tensor])->None:
+def load_state_dict(self, state:dict[str,Tensor] # from `state_dict`
+)->None:
     "Take over the anchor that `state_dict` gave. Raises `ValueError` when it is of other layers."
     want = {l.name:tuple(l.down.shape) for l in self.layers} if self.acts else {}
     if want!={n:tuple(t.shape) for n,t in state.items()}: raise ValueError(f"state: it has the layers {list(state)}, the model {list(want)}, with the same shapes; it belongs to another model")
@@ -389,7 +391,8 @@ class TrustConfig:
         return self.behaviour_kl is not None or self.behaviour_ess is not None
 
 # %% ../nbs/19_trust.ipynb #abc15638
-def check_trust(cfg:TrustConfig)->None:
+def check_trust(cfg:TrustConfig # the switches
+)->None:
     "Raise `ValueError` naming the switch, its value and the remedy."
     c = cfg
     if c.anchoring and not 0<=c.anchor_budget<math.inf: raise ValueError(f"anchor_budget={c.anchor_budget}: give radians of at least 0, or None for no budget")
