@@ -9,7 +9,7 @@ __all__ = ['DIRECTIONS', 'PLACEMENTS', 'ESTIMATORS', 'QUANTITIES', 'TERMS', 'COL
            'kl_k3', 'kl_neg', 'kl_neg_k3', 'full_kl', 'in_loss', 'in_reward', 'with_ratio', 'novelty_cost', 'full_pq',
            'full_qp', 'Term', 'find_term', 'terms_table', 'Moments', 'Arms', 'check_logits', 'importance_weights',
            'check_mask', 'arms', 'exact_value_and_gradient', 'claimed_value_and_gradient', 'moved', 'sampled_gradients',
-           'overview_figure', 'compass_figure', 'sampled_value_and_gradient', 'masked_mean']
+           'overview_figure', 'exact_flow', 'kl_compass', 'sampled_value_and_gradient', 'masked_mean']
 
 # %% ../nbs/07_compass.ipynb #d5fe311b
 from collections.abc import Callable, Sequence
@@ -205,8 +205,8 @@ def find_term(
     if term not in TERMS: raise ValueError(f"term: got {term!r}; choose one of {', '.join(TERMS)}")
     return TERMS[term]
 
-# %% ../nbs/07_compass.ipynb #3623e6f8
-COLOURS = {"p||q":"#1f86d6", "q||p":"#e07b00", "other":"#c04fb0", "none":"#888"}
+# %% ../nbs/07_compass.ipynb #1d014c4b
+COLOURS = {"p||q":"#2e86ab", "q||p":"#b8860b", "other":"#8a5fbf", "none":"#6c757d"}
 
 # %% ../nbs/07_compass.ipynb #e1df5cec
 def terms_table(
@@ -399,71 +399,66 @@ def overview_figure(
     fig.update_annotations(font_size=12)
     return _style(fig, 560, margin=dict(l=5, r=5, t=60, b=5), legend=dict(orientation="h", x=0, y=1.06, yanchor="bottom"))
 
-# %% ../nbs/07_compass.ipynb #37eb876b
-def _packed(xy):
-    "x and y in plotly's form for typed arrays"
-    from base64 import b64encode
-    return [dict(dtype="i2", bdata=b64encode(v.astype("<i2").tobytes()).decode()) for v in xy]
-
-def _readout(t, m):
-    size, noise = m.gradient_V.norm(), m.gradient_var_V.sum().sqrt()
-    return f"{t.value} = {m.value:.3f}<br>{t.gradient_text} = {size:.3f} long<br>std of one sample = {noise:.3f}"
-
-def _stop(logits_p, logits_q, sizes, batches, step, generator):
-    "Coordinates and names at one stop: ring of q, then for each term a star per batch size, its last point the mean, and the exact arrow"
-    p = logits_p.softmax(-1); xy, names = [_points(logits_q.softmax(-1)[None])], ["q"]
-    for t in TERMS.values():
-        a, m = arms(t, logits_p, logits_q), exact_value_and_gradient(t, logits_p, logits_q)
-        for n in sizes:
-            g_NV = sampled_gradients(a, batches, n, generator)
-            xy.append(_rays(p, moved(logits_p, torch.cat([g_NV, g_NV.mean(0, keepdim=True)]), step)))
-        xy.append(_arrow_points(p, moved(logits_p, m.gradient_V[None], step)[0]))
-        names += [""]*len(sizes) + [_readout(t, m)]
-    return xy, names
-
-def _term_traces(t, sizes, batches, shown, size):
-    "Traces of one term, to be placed: stars with a cross at their mean, arrow with the readout as its name"
-    colour, here = COLOURS[t.direction], torch.ones(3)/3
-    cross = dict(marker=dict(symbol="x", size=10, color=colour), selectedpoints=[2*batches+1], unselected=dict(marker=dict(opacity=0)))
-    stars = [_trace((None, None), "lines+markers", line=dict(color=colour, width=1), opacity=.65*(n == size), visible=shown, **cross) for n in sizes]
-    return [*stars, _arrow(here, here, colour, 4) | dict(visible=shown, showlegend=True)]
-
-# %% ../nbs/07_compass.ipynb #dd86a137
-def _menus(names, sizes, start, size):
-    "Menu of terms (shows their traces) and buttons of batch sizes (let their stars through)"
-    per, first = len(sizes)+1, 3
-    rows = range(first, first+per*len(names))
-    terms = [dict(label=n, method="restyle", args=[dict(visible=[(i-first)//per == j for i in rows]), list(rows)]) for j,n in enumerate(names)]
-    stars = [i for i in rows if (i-first)%per < len(sizes)]
-    buttons = [dict(label=f"{n} samples", method="restyle", args=[dict(opacity=[.65*(sizes[(i-first)%per] == n) for i in stars]), stars]) for n in sizes]
-    look = dict(bgcolor="#e8e8e8", bordercolor="#888", font=dict(color="#222"), yanchor="bottom", y=1.02)
-    return [dict(buttons=terms, active=names.index(start), x=0, xanchor="left", **look),
-            dict(buttons=buttons, type="buttons", direction="right", active=sizes.index(size), x=1, xanchor="right", **look)]
-
-# %% ../nbs/07_compass.ipynb #ddf03691
-def compass_figure(
-    logits_p:Tensor, # (3,) of the trained policy
-    logits_q_S3:Tensor, # (S,3) of the other policy, one row per stop of the slider
+# %% ../nbs/07_compass.ipynb #43465353
+def exact_flow(
+    term:Term|str, # a row of `TERMS`, or its name
+    logits_p:Tensor, # (V,) of the policy at the start
+    logits_q:Tensor, # (V,) of the other policy
     *,
-    sizes:Sequence[int]=(4, 64), # samples of a batch, one button each
-    batches:int=12, # rays per star
-    step:float=2., # step size
-    start:str="k3/p/loss/q||p", # term shown first
-    generator:torch.Generator|None=None # for the draws
-    ): # plotly figure, needs no kernel
-    "Menu of terms, slider for the other policy, buttons for the batch size: exact step, sampled steps, their mean, variance [ours]"
-    import plotly.graph_objects as go
-    names, p, at, size = list(TERMS), logits_p.softmax(-1), len(logits_q_S3)//2, sizes[0]
-    stops = [_stop(logits_p, z, sizes, batches, step, generator) for z in logits_q_S3]
-    traces = [_outline(), _dot(p, "circle", "p"), _dot(p, "circle-open", "q")]
-    for t in TERMS.values(): traces += _term_traces(t, sizes, batches, t == find_term(start), size)
-    for trace,(x,y),name in zip(traces[2:], *stops[at]): trace.update(x=x, y=y, name=name)
-    away = [float(full_kl(logits_p.log_softmax(-1), z.log_softmax(-1), "q||p")) for z in logits_q_S3]
-    def args(xy, text): x, y = zip(*map(_packed, xy)); return [dict(x=x, y=y, name=text), list(range(2, len(traces)))]
-    steps = [dict(label=f"{k:.2f}", method="restyle", args=args(*s)) for k,s in zip(away, stops)]
-    fig = go.Figure([go.Scatter(t) for t in traces])
-    return _style(fig, 620, margin=dict(l=10, r=10, t=60, b=10), updatemenus=_menus(names, list(sizes), start, size), legend=dict(x=1, y=1, xanchor="right", bgcolor="rgba(0,0,0,0)"),
-                  sliders=[dict(steps=steps, active=at, currentvalue=dict(prefix="KL(q||p) = ", suffix=" nats"), pad=dict(t=10))])
+    step:float=.2, # step size; negative climbs (a bonus)
+    steps:int=400 # most steps
+    )->Tensor: # (S,V) probabilities, the start first; it ends early where an answer falls below 1e-6
+    "Policies along exact gradient steps on a term. Raises `ValueError`. [ours]"
+    path_SV = [logits_p.softmax(-1)]
+    for _ in range(steps):
+        z = path_SV[-1].log()
+        new_V = moved(z, exact_value_and_gradient(term, z, logits_q).gradient_V[None], step)[0]
+        if new_V.min() < 1e-6: break
+        path_SV.append(new_V)
+    return torch.stack(path_SV)
+
+# %% ../nbs/07_compass.ipynb #d3ded4de
+def _compass_poster(p_3:Tensor, q_3:Tensor, end_3:Tensor, colour:str)->str:
+    "Triangle, policies and the exact step as an SVG picture"
+    (px, py), (qx, qy), (ex, ey) = (triangle_xy(torch.stack([p_3, q_3, end_3]).double())*torch.tensor([440., 440.]).double()).tolist()
+    def at(x, y): return f"{34+x:.1f}", f"{443-y:.1f}"
+    (a, b), (c, d), (u, v) = at(px, py), at(qx, qy), at(ex, ey)
+    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 480" width="700" height="480" fill="#888"><path d="M34 443L474 443L254 62Z" fill-opacity=".12" stroke="#888"/>'
+            f'<path d="M{a} {b}L{u} {v}" stroke="{colour}" stroke-width="5"/><circle cx="{u}" cy="{v}" r="7" fill="{colour}"/><circle cx="{a}" cy="{b}" r="10"/><circle cx="{c}" cy="{d}" r="9" fill="none" stroke="#888" stroke-width="3"/></svg>')
+
+# %% ../nbs/07_compass.ipynb #bfcc71fa
+def _three(name:str, probs)->list[float]:
+    "Three probabilities that sum to one, or `ValueError`"
+    p = [float(x) for x in probs]
+    if len(p) != 3 or min(p) < 0 or abs(sum(p) - 1) > 1e-3: raise ValueError(f"{name}: got {p}; want three probabilities that sum to 1, for instance (.55, .3, .15)")
+    return [round(x/sum(p), 4) for x in p]
+
+# %% ../nbs/07_compass.ipynb #70a08cd2
+def kl_compass(
+    policy:Sequence[float]=(.55, .3, .15), # p, the trained policy
+    other:Sequence[float]=(.15, .25, .6), # q: π_{t-1} or the reference
+    *,
+    term:str="k3/p/loss/q||p", # a name in `TERMS`
+    samples:int=8, # of a batch, 1 to 256
+    batches:int=16, # rays, 1 to 64
+    step:float=2., # size of the steps drawn
+    minus:bool=False, # True: the term is a bonus (`repel`)
+    trace:bool=True, # follow the exact steps
+    names:Sequence[str]=("answer 1", "answer 2", "answer 3") # corners
+    ): # `diverse_rl.widgets.Figure`
+    "Every KL term on the 3-arm simplex: exact step, sampled steps, variance and flow, with both policies to drag. Raises `ValueError`. [ours]"
+    from diverse_rl.widgets import Figure, Look
+    p, q, row = _three("policy", policy), _three("other", other), find_term(term)
+    for name, n, most in (("samples", samples, 256), ("batches", batches, 64)):
+        if not 1 <= n <= most: raise ValueError(f"{name}: got {n}; want 1 to {most}")
+    if len(names) != 3: raise ValueError(f"names: got {len(names)} of them; want 3, one per corner")
+    keys = ("name", "estimator", "sampler", "placement", "direction", "value")
+    terms = [{k:getattr(t, k) for k in keys} | dict(gradient=t.gradient_text, colour=COLOURS[t.direction]) for t in TERMS.values()]
+    state = dict(terms=terms, names=list(names), p=p, q=q, start_p=p, start_q=q, term=row.name, samples=float(samples), batches=batches, step=float(step), seed=0, minus=minus, trace=trace)
+    soft = [(torch.tensor(x).double()*(1 - 3e-4) + 1e-4).log() for x in (p, q)]
+    end_3 = moved(soft[0], (-1 if minus else 1)*exact_value_and_gradient(row, *soft).gradient_V[None], step)[0]
+    look = Look("KL compass: where a KL term sends a policy over three answers", f"term {row.name}: exact step, sampled steps and flow on the triangle of policies", (700, 480, 138), (380, 524, 240))
+    return Figure("compass", state, look, _compass_poster(*(x.softmax(-1) for x in soft), end_3, COLOURS[row.direction]))
 
 # %% ../nbs/07_compass.ipynb #d24b162c
 def sampled_value_and_gradient(

@@ -1,5 +1,5 @@
 "The KL compass: every value and gradient against loops and finite differences, samples against enumeration, clamp, weights, mask, errors"
-import json, math
+import math
 from itertools import product
 import pytest, torch
 from hypothesis import given, settings, strategies as st
@@ -230,28 +230,7 @@ def test_names_say_four_things():
 
 def test_table():
     html = terms_table(list(TERMS.values())[:3], dict(value=[1., 2., 3.]))._repr_html_()
-    assert html.count("<tr>") == 4 and html.count("<td") == 24 and "#1f86d6" in html
-
-def decode(v):
-    from base64 import b64decode
-    import numpy as np
-    return np.frombuffer(b64decode(v["bdata"]), v["dtype"]).tolist()
-
-def test_compass_figure_shows_the_exact_step():
-    pytest.importorskip("plotly")
-    p = torch.tensor([.55, .3, .15]).double().log(); q = p+torch.linspace(0, 1.8, 4)[:,None].double()*torch.tensor([-.7, -.1, .8]).double()
-    fig = json.loads(compass_figure(p, q, batches=3, generator=torch.Generator().manual_seed(0)).to_json()); data, steps = fig["data"], fig["layout"]["sliders"][0]["steps"]
-    assert len(data) == 3+3*len(TERMS) and [s["label"] for s in steps][0] == "0.00"
-    menu = {b["label"]:b["args"] for b in fig["layout"]["updatemenus"][0]["buttons"]}
-    for s,z in zip(steps, q):
-        new, where = s["args"]
-        for name,(vis,rows) in menu.items():
-            mine = [r for r,v in zip(rows, vis["visible"]) if v]; arrow = mine[-1]
-            end = (p-2*exact_value_and_gradient(name, p, z).gradient_V).softmax(-1)
-            i = where.index(arrow)
-            assert (decode(new["x"][i])[1], decode(new["y"][i])[1]) == pytest.approx((1000*(end[1]+end[2]/2).item(), 1000*3**.5/2*end[2].item()), abs=1)
-            assert TERMS[name].gradient_text in new["name"][i]
-    assert [d["visible"] for d in data[3:]] == menu["k3/p/loss/q||p"][0]["visible"]
+    assert html.count("<tr>") == 4 and html.count("<td") == 24 and "#2e86ab" in html
 
 def test_overview_has_every_term():
     pytest.importorskip("plotly")
