@@ -11,13 +11,16 @@ __all__ = ['EXPLORATIONS', 'LEVELS', 'ESTIMATORS', 'SAMPLES', 'METHODS', 'REFERE
            'candidates', 'pair_round', 'sample_stats', 'policy_path', 'training_args', 'train_round', 'Rounds',
            'one_round', 'iterative_dpo']
 
-# %% ../nbs/25_dpo.ipynb #d37a861d
+# %% ../nbs/25_dpo.ipynb #e158865f
 import hashlib, json, math, os, shutil, warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -74,7 +77,7 @@ def _check_term(logps, previous, mask, weights, level, estimator, clip):
         if v not in ok: raise ValueError(f"{name}={v!r} is not known; choose one of {', '.join(ok)}")
     if not clip>0: raise ValueError(f"clip={clip}: give a positive number of nats; float('inf') is no clip")
 
-# %% ../nbs/25_dpo.ipynb #ecc479e9
+# %% ../nbs/25_dpo.ipynb #2f66cfa9
 @dataclass
 class EDDPOConfig(DPOConfig):
     "`trl.DPOConfig` and the exploration term. With `exploration_coef` at 0 every number is the stock trainer's, bit for bit."
@@ -424,12 +427,21 @@ def sample_stats(samples, correct_at:float, # dataset of `sample_round`, least s
     return dict(sampled_accuracy=mean([c['score']>=correct_at for c in scored]), distinct=mean([texts(cs) for cs in own]),
                 distinct_correct=mean([texts([c for c in cs if c['score']>=correct_at]) for cs in own]), finished=mean(list(samples['finished'])))
 
-# %% ../nbs/25_dpo.ipynb #b61d5abb
+# %% ../nbs/25_dpo.ipynb #dfc590da
 def _once(path:Path, make:Callable)->Path:
     "`path`; when it is not there, made by `make(folder)` elsewhere and moved into place in one go, so that a killed run leaves nothing half done"
     if not path.exists():
         tmp = path.with_name(path.name+'.tmp'); shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir(parents=True)
         make(tmp); tmp.rename(path)
+    return path
+def _together(path:Path, make:Callable, team)->Path:
+    "`_once` for what all processes make together: the first one prepares the folder and moves it into place"
+    tmp = path.with_name(path.name+'.tmp')
+    def begin():
+        if path.exists(): return False
+        shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir(parents=True)
+        return True
+    if team.first(begin): make(tmp); team.first(lambda: tmp.rename(path))
     return path
 def _folder(out, t): return Path(out)/f'round_{t:02d}'
 def policy_path(out, # folder of the rounds
@@ -453,7 +465,7 @@ def training_args(cfg:RoundConfig, # the round
     if cfg.sft_coef: mine.update(loss_type=['sigmoid','sft'], loss_weights=[1., cfg.sft_coef])
     return EDDPOConfig(output_dir=str(out), **dict(mine, **dict(training, seed=cfg.seed+t)))
 
-# %% ../nbs/25_dpo.ipynb #7fb430c9
+# %% ../nbs/25_dpo.ipynb #1125be99
 def train_round(pairs, # dataset of `pair_round`
     tokenizer, policy:Path, # π_{t-1}
     reference:Path, # what Δ is measured against
@@ -466,9 +478,39 @@ def train_round(pairs, # dataset of `pair_round`
     t = EDDPOTrainer(model=load(policy), ref_model=load(reference), args=args, train_dataset=pairs, processing_class=tokenizer)
     t.remove_callback(PrinterCallback)
     t.train()
-    t.accelerator.unwrap_model(t.model).save_pretrained(out); tokenizer.save_pretrained(out)
-    write_json(out/'log.json', t.state.log_history)
-    if not any(Path(args.output_dir).iterdir()): Path(args.output_dir).rmdir()   # no checkpoints in it
+    if t.accelerator.is_main_process:
+        t.accelerator.unwrap_model(t.model).save_pretrained(out); tokenizer.save_pretrained(out)
+        write_json(out/'log.json', t.state.log_history)
+        if not any(Path(args.output_dir).iterdir()): Path(args.output_dir).rmdir()   # no checkpoints in it
+    t.accelerator.wait_for_everyone()
+
+# %% ../nbs/25_dpo.ipynb #9fb330bc
+class _Team:
+    "The processes of a run: this one alone, or a launcher's. They talk over gloo, without a limit on how long the first one may take"
+    def __init__(self, args=None, rank=0, size=1): self.args,self.rank,self.size,self.group = args,rank,size,None
+    def join(self):
+        if int(os.environ.get('WORLD_SIZE', 1))==1: return self
+        self.args.device                                      # makes the group, as any transformers trainer does
+        if not dist.is_initialized(): raise ValueError(f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but there is no group of processes: start with accelerate launch or torchrun, or unset WORLD_SIZE")
+        self.rank,self.size,self.group = dist.get_rank(),dist.get_world_size(),dist.new_group(backend='gloo', timeout=timedelta(days=30))
+        return self
+    def first(self, f:Callable): # anything that can be pickled
+        "What `f()` gives on the first process, on all of them. What it raises there stops all"
+        if self.size==1: return f()
+        said,failed = [None,None],None
+        if self.rank==0:
+            try: said[0] = f()
+            except Exception as e: said[1],failed = f"{type(e).__name__}: {e}",e
+        dist.broadcast_object_list(said, src=0, group=self.group)
+        if said[1]: raise failed or RuntimeError(f"the first process stopped with {said[1]}")
+        return said[0]
+    def all_true(self, ok:bool)->bool:
+        "Is it so on every process?"
+        if self.size==1: return ok
+        said = [None]*self.size; dist.all_gather_object(said, ok, group=self.group)
+        return all(said)
+    def leave(self):
+        if self.group is not None: dist.destroy_process_group(self.group)
 
 # %% ../nbs/25_dpo.ipynb #beb4ec5f
 class Rounds(NamedTuple):
@@ -491,35 +533,39 @@ def _begin(model, tokenizer, rows, cfg, training, out):
     _once(out/'initial', lambda tmp: (model.save_pretrained(tmp), tokenizer.save_pretrained(tmp)))
     write_json(out/'settings.json', mine)
 
-# %% ../nbs/25_dpo.ipynb #3a17427b
+# %% ../nbs/25_dpo.ipynb #0d49b7f3
 def one_round(tokenizer, rows:list[dict], score:Callable, cfg:RoundConfig, training:dict, # as in `iterative_dpo`
     out:Path, # folder of all rounds
     t:int, # round, from 1
-    measure:Callable|None=None, # `measure(model, tokenizer) -> dict` of the new policy
+    measure:Callable|None=None, # `measure(model, tokenizer) -> dict` of the new policy, on the first process
+    team=None, # the processes; None: this one alone
 )->dict: # what `round.json` says
     "Sample, score, pair, train. Each of the three results is moved into place whole; what is there is not made again. A round without pairs does not train, and says so. [seed; ours: keeping]"
     from datasets import load_from_disk
-    f,device = _folder(out, t),'cuda' if torch.cuda.is_available() and not training.get('use_cpu') else 'cpu'
-    if (had := read_json(f/'round.json')): return had
-    samples = load_from_disk(str(_once(f/'samples', lambda tmp: sample_round(_load(policy_path(out, t-1), device), tokenizer, rows, score, cfg, t).save_to_disk(str(tmp)))))
+    f,device,team = _folder(out, t),'cuda' if torch.cuda.is_available() and not training.get('use_cpu') else 'cpu',team or _Team()
+    if (had := team.first(lambda: read_json(f/'round.json'))): return had
+    made = lambda name, make: load_from_disk(team.first(lambda: str(_once(f/name, make))))
+    samples = made('samples', lambda tmp: sample_round(_load(policy_path(out, t-1), device), tokenizer, rows, score, cfg, t).save_to_disk(str(tmp)))
     args = training_args(cfg, training, t, f/'trainer')
     def make(tmp):
         earlier = [load_from_disk(str(_folder(out, i)/'samples')) for i in range(1, t)] if cfg.method=='eto' else []
         pairs,counts = pair_round(samples, earlier, rows, tokenizer, cfg, t, bool(args.exploration_coef) and args.exploration_samples=='all')
         pairs.save_to_disk(str(tmp), num_shards=None if len(pairs) else 1); write_json(tmp/'counts.json', counts)
-    pairs,counts = load_from_disk(str(_once(f/'pairs', make))),read_json(f/'pairs/counts.json')
-    if len(pairs): _once(f/'model', lambda tmp: train_round(pairs, tokenizer, policy_path(out, t-1), policy_path(out, t-1) if cfg.reference=='previous' else out/'initial', args, tmp))
-    else: warnings.warn(f"round {t}: no prompt has both correct and wrong completions ({counts['all_correct']} all correct, {counts['all_wrong']} all wrong, {counts['unscored']} unscored): nothing was trained, the policy stays")
-    res = dict(round=t, trained=bool(len(pairs)), policy=str(policy_path(out, t).relative_to(out)), counts=counts, **sample_stats(samples, cfg.correct_at), **_last(f/'model/log.json'), **(measure(_load(policy_path(out, t), device), tokenizer) if measure else {}))
-    write_json(f/'round.json', res)
-    return res
+    pairs,counts = made('pairs', make),read_json(f/'pairs/counts.json')
+    if len(pairs): _together(f/'model', lambda tmp: train_round(pairs, tokenizer, policy_path(out, t-1), policy_path(out, t-1) if cfg.reference=='previous' else out/'initial', args, tmp), team)
+    elif team.rank==0: warnings.warn(f"round {t}: no prompt has both correct and wrong completions ({counts['all_correct']} all correct, {counts['all_wrong']} all wrong, {counts['unscored']} unscored): nothing was trained, the policy stays")
+    def finish():
+        res = dict(round=t, trained=bool(len(pairs)), policy=str(policy_path(out, t).relative_to(out)), counts=counts, **sample_stats(samples, cfg.correct_at), **_last(f/'model/log.json'), **(measure(_load(policy_path(out, t), device), tokenizer) if measure else {}))
+        write_json(f/'round.json', res)
+        return res
+    return team.first(finish)
 def _last(path):
     "Steps, and the means over the round of what the trainer logged"
     rows = [h for h in json.loads(path.read_text()) if 'loss' in h] if path.exists() else []
     keys = ('loss','entropy','rewards/accuracies','exploration/loss','exploration/kl_previous','exploration/clip_rate')
     return dict(steps=len(rows), train={k:sum(h[k] for h in rows)/len(rows) for k in keys if rows and k in rows[0]})
 
-# %% ../nbs/25_dpo.ipynb #0141fded
+# %% ../nbs/25_dpo.ipynb #a33735f0
 def iterative_dpo(model, tokenizer, # the initial policy, left as it is
     rows, # list of dicts or `datasets.Dataset`: `prompt` (text or chat messages), maybe `expert`, and the columns of the scorer
     score:Callable, # `score(text, **columns) -> float`; None or NaN: cannot tell
@@ -534,23 +580,27 @@ def iterative_dpo(model, tokenizer, # the initial policy, left as it is
     """Iterative DPO: every round samples from the last policy, pairs correct with wrong, trains, and hands its policy on.
 
     A killed call loses at most the stage it was in (samples, pairs or training of one round); calling again goes on and gives the numbers of a call that was never interrupted.
-    Raises `ValueError` for settings that do not fit, and for a folder of another run. [seed for the loop, ours for keeping and resuming]"""
+    Under a launcher the first process samples, scores, pairs and writes, and all of them train; each returns the same. Raises `ValueError` for settings that do not fit, sharded models,
+    a folder of another run and one that not every process sees, `RuntimeError` on the other processes when the first one fails. [seed for the loop, ours for keeping and resuming]"""
     own = {f.name for f in fields(RoundConfig)}
     cfg = RoundConfig(n=n, reference=reference, method=method, **{k:v for k,v in settings.items() if k in own})
     training = {k:v for k,v in settings.items() if k not in own}
     rows,out = [dict(r) for r in rows],Path(out)
-    _check_call(model, rows, rounds, cfg, training)
-    out.mkdir(parents=True, exist_ok=True)
-    with only_one(out):
-        _begin(model, tokenizer, rows, cfg, training, out)
-        history = [one_round(tokenizer, rows, score, cfg, training, out, t, measure) for t in range(1, rounds+1)]
+    team = _Team(_check_call(model, rows, rounds, cfg, training)).join()
+    with ExitStack() as held:
+        held.callback(team.leave)
+        def begin(): out.mkdir(parents=True, exist_ok=True); held.enter_context(only_one(out)); _begin(model, tokenizer, rows, cfg, training, out)
+        team.first(begin)
+        if not team.all_true((out/'settings.json').exists()): raise ValueError(f"out={str(out)!r} is not the same folder for all {team.size} processes: give one on a file system they share")
+        history = [one_round(tokenizer, rows, score, cfg, training, out, t, measure, team) for t in range(1, rounds+1)]
     return Rounds(history, policy_path(out, rounds))
 def _check_call(model, rows, rounds, cfg, training):
-    "Refuse before any compute what cannot work"
+    "Refuse before any compute what cannot work; else the settings of a round"
     if rounds<1: raise ValueError(f"rounds={rounds}: give at least 1")
     if not rows or any('prompt' not in r for r in rows): raise ValueError("rows needs a `prompt` in every row, and at least one row")
-    if int(os.environ.get('WORLD_SIZE', 1))>1: raise ValueError("iterative_dpo runs in one process; EDDPOTrainer itself takes any launcher")
+    for name in ('FSDP','DEEPSPEED'):
+        if os.environ.get(f'ACCELERATE_USE_{name}', '').lower() in ('1','true'): raise ValueError(f"ACCELERATE_USE_{name} is set, but every round is saved and loaded as a whole model: launch with plain data parallelism (--multi_gpu), or in one process")
     if hasattr(model, 'peft_config'): raise ValueError("model has adapters: merge them first (merge_and_unload), every round is saved as a whole model")
     if cfg.method=='ed_idpo' and 'exploration_coef' not in training: raise ValueError("method='ed_idpo' needs exploration_coef (α); 0 gives iDPO")
     if cfg.method!='ed_idpo' and training.get('exploration_coef'): raise ValueError(f"exploration_coef={training['exploration_coef']} with method={cfg.method!r}: set method to 'ed_idpo', or leave it out")
-    training_args(cfg, training, 1, 'unused')
+    return training_args(cfg, training, 1, 'unused')

@@ -431,7 +431,7 @@ def load_maths(
     if len(kept) < len(rows): warnings.warn(f"{len(rows)-len(kept)} of {len(rows)} rows of {name} have no checkable answer and were left out", stacklevel=2)
     return kept
 
-# %% ../nbs/14_maths.ipynb #45d9475d
+# %% ../nbs/14_maths.ipynb #89ed242d
 PROCEDURAL = dict(                                             # task → small settings of reasoning-gym
     chain_sum=dict(min_terms=2, max_terms=2, min_digits=1, max_digits=1),
     gcd=dict(min_value=1, max_value=30),
@@ -439,16 +439,27 @@ PROCEDURAL = dict(                                             # task → small 
     gsm_symbolic={},
     countdown=dict(min_numbers=3, max_numbers=3, min_value=1, max_value=12, min_target=5, max_target=40))
 
+_APART = 2**24   # draws between the beginnings of two seeds
+
+def _first_draw(size:int, seed:int)->int:
+    "Where `seed` begins: item i of a dataset is drawn from this number + i. A multiple of 2^24 is the beginning itself"
+    if not 0 <= size <= _APART: raise ValueError(f"size={size}: give 0 to {_APART} problems; take further ones from another seed")
+    if seed < 0 or seed >= _APART and seed % _APART: raise ValueError(f"seed={seed}: give 0 to {_APART-1}, or a multiple of {_APART}; others would share problems with the seed below")
+    return seed if seed >= _APART else seed*_APART
+
 def procedural(
     name:str,    # a task of reasoning-gym; those of `PROCEDURAL` have small settings by default
     size:int,    # problems
-    seed:int,    # the same seed gives the same problems
+    seed:int,    # of at least 0; the same seed gives the same problems, another one draws others
     **cfg,       # settings of the task, over the defaults
 )->list[dict]:   # rows: question, answer, source, and for countdown numbers and target (else [] and None)
-    "Problems from `reasoning-gym`; `ImportError` where it is missing, `ValueError` for an unknown task, bad settings or a task without a written answer. [ours]"
+    """Problems from `reasoning-gym`. Two seeds never share a draw; a task with few different problems may still repeat one by chance. [ours]
+
+    `ImportError` where it is missing, `ValueError` for an unknown task, bad settings, a seed or size that cannot be, or a task without a written answer."""
     try: import reasoning_gym as rg
     except ImportError as e: raise ImportError("reasoning-gym is not installed; pip install reasoning-gym") from e
-    try: items = list(rg.create_dataset(name, size=size, seed=seed, **{**PROCEDURAL.get(name, {}), **cfg}))
+    first = _first_draw(size, seed)
+    try: items = list(rg.create_dataset(name, size=size, seed=first, **{**PROCEDURAL.get(name, {}), **cfg}))
     except (ValueError, AssertionError, TypeError) as e: raise ValueError(f"reasoning-gym refused name={name!r}, size={size}, {cfg}: {e}; tasks with small settings: {', '.join(PROCEDURAL)}") from e
     if any(o['answer'] is None for o in items): raise ValueError(f"name={name!r} has no single written answer; write a scorer for its metadata")
     extra = lambda m: dict(numbers=list(m['numbers']), target=m['target']) if name == 'countdown' else dict(numbers=[], target=None)

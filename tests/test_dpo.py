@@ -10,6 +10,7 @@ from trl import DPOConfig, DPOTrainer
 from diverse_rl.dpo import (EDDPOConfig, EDDPOTrainer, RoundConfig, candidates, deal_samples, exploration_term, iterative_dpo, make_pairs, pad_rows, pair_round,
     policy_path, sample_completions, sample_stats, scatter_logps)
 from diverse_rl.policy import PolicyConfig, make_policy, make_tokenizer
+from toy import two_processes
 
 gen = lambda seed=0: torch.Generator().manual_seed(seed)
 
@@ -343,3 +344,55 @@ def test_unknown_settings_and_foreign_folders(policy, tmp_path, whole):
     with pytest.raises(TypeError, match='learning_rat'): go(policy, tmp_path, learning_rat=1.)
     with pytest.raises(ValueError, match='another .*training'): go(policy, whole[1], method='ed_idpo', exploration_coef=.4)
     with pytest.raises(ValueError, match='another config'): go(policy, whole[1], method='ed_idpo', exploration_coef=.5, seed=2)
+
+# ---- two processes
+DUO = """
+import sys; sys.path[:0] = [{here!r}]
+import json, os, pytest, torch, warnings
+import test_dpo as T, diverse_rl.dpo as dpo
+from pathlib import Path
+rank,out = int(sys.argv[1]),Path({out!r})
+kw = dict(method='ed_idpo', exploration_coef=.5, ddp_backend='gloo', use_cpu=True, per_device_train_batch_size=1)
+drew = []
+sample = dpo.sample_completions
+dpo.sample_completions = lambda *a, **k: drew.append(1) or sample(*a, **k)
+
+def score(text, target): raise KeyError('no such problem')
+with pytest.raises(RuntimeError, match='KeyError.*no such problem') if rank else pytest.raises(KeyError): T.go({policy!r}, out/'bad', score=score, **kw)
+assert not list(out.rglob('bad/round_01/samples')) and drew==[1]*(rank==0); drew.clear()
+
+class Cut(Exception): pass
+train = dpo.train_round
+def cut(*a, **k): raise Cut                                     # both die in the training of the first round
+dpo.train_round = cut
+with pytest.raises(Cut): T.go({policy!r}, out/'run', rounds=1, **kw)
+dpo.train_round = train
+one = T.go({policy!r}, out/'run', rounds=1, **kw)               # goes on, with the samples and pairs it had
+assert drew==[1]*(rank==0)
+res = T.go({policy!r}, out/'run', **kw)
+assert drew==[1,1]*(rank==0) and res.history[0]==one.history[0] and res.policy==out/'run/round_02/model' and [h['trained'] for h in res.history]==[True]*2
+again = T.go({policy!r}, out/'run', **kw); assert again==res and drew==[1,1]*(rank==0)
+if rank: out = out/'elsewhere'; out.mkdir()
+with pytest.raises(ValueError, match='not the same folder'): T.go({policy!r}, out/'lonely', **kw)
+(Path({out!r})/(str(rank)+'.json')).write_text(json.dumps(res.history))
+"""
+@pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
+def test_two_processes_make_the_pairs_and_the_policy_of_one(whole, policy, tmp_path):
+    "The first samples, scores, pairs and writes; both train. Also cut and resumed, and when the first one fails"
+    two_processes(DUO.format(here=str(Path(__file__).parent), out=str(tmp_path), policy=str(policy)), tmp_path)
+    one,run = whole[1],tmp_path/'run'
+    history = json.loads((tmp_path/'0.json').read_text()); assert history==json.loads((tmp_path/'1.json').read_text())
+    for name in ('samples','pairs'):                              # of the first round, which begins at the same policy
+        a,b = load_from_disk(str(one/f'round_01/{name}')),load_from_disk(str(run/f'round_01/{name}'))
+        assert a.column_names==b.column_names and all(str(a[c])==str(b[c]) for c in a.column_names)
+    n = len(load_from_disk(str(run/'round_01/pairs'))); assert history[0]['steps']==-(-n//2)==whole[0].history[0]['steps']
+    a,b,start = weights(one/'round_01/model'),weights(run/'round_01/model'),weights(policy)
+    moved = max((a[k]-start[k]).abs().max().item() for k in a)
+    assert max((a[k]-b[k]).abs().max().item() for k in a)<.02*moved if n%2==0 else not same(b, start)
+    assert not list(tmp_path.rglob('*.tmp')) or list(tmp_path.rglob('*.tmp'))==[tmp_path/'bad/round_01/samples.tmp']
+
+@pytest.mark.parametrize('name', ['FSDP','DEEPSPEED'])
+def test_sharded_models_are_refused_before_anything_is_written(policy, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(f'ACCELERATE_USE_{name}', 'true')
+    with pytest.raises(ValueError, match=f'ACCELERATE_USE_{name}.*plain data parallelism'): go(policy, tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 from diverse_rl.maths import *
-from diverse_rl.maths import GOLD_RULES
+from diverse_rl.maths import GOLD_RULES, _first_draw
 from diverse_rl.reward import SetReward, score_answers
 
 few = settings(max_examples=80, deadline=None)
@@ -310,6 +310,27 @@ def test_procedural_golds_score_full_and_others_do_not(name):
         v = scorer(rf"So it is \boxed{{{r['answer']}}}", **r)
         assert v == [1]*4 if name == 'countdown' else v[:2] == [1, 1]
         assert scorer("", **r) == [0.]*len(v) and scorer(r"\boxed{-98765}", **r)[-1 if name == 'countdown' else 0] == 0
+
+def test_neighbouring_seeds_share_no_problem():
+    "reasoning-gym draws item i of seed s from s+i: its neighbours are the same problems, shifted; ours are not, whatever their size"
+    rg = pytest.importorskip('reasoning_gym')
+    many = dict(chain_sum=dict(min_terms=4, max_terms=6, min_digits=2, max_digits=4), gcd=dict(min_value=10**5, max_value=10**7), letter_counting=dict(min_words=8, max_words=15))
+    for name, cfg in many.items():
+        theirs = lambda s: [r['question'] for r in rg.create_dataset(name, size=30, seed=s, **cfg)]
+        assert theirs(3)[1:] == theirs(4)[:-1]
+        sets = [[r['question'] for r in procedural(name, 30, s, **cfg)] for s in (0, 1, 2, 3)]
+        assert len({q for s in sets for q in s}) == 120, name
+
+@given(st.integers(0, 2**24-2), st.integers(0, 2**24))
+@settings(max_examples=50, deadline=None)
+def test_draws_of_two_seeds_never_meet(seed, size):
+    first = [_first_draw(size, s) for s in (seed, seed+1)]
+    assert first[0]+size <= first[1] and first[1] == _first_draw(size, first[1])
+
+@pytest.mark.parametrize('size,seed,word', [(3, -1, 'seed=-1'), (3, 2**24+1, 'share problems'), (2**24+1, 0, 'size='), (-1, 0, 'size=-1')])
+def test_seeds_that_would_meet_are_refused(size, seed, word):
+    pytest.importorskip('reasoning_gym')
+    with pytest.raises(ValueError, match=word): procedural('gcd', size, seed)
 
 def test_procedural_settings_and_refusals(monkeypatch):
     pytest.importorskip('reasoning_gym')
