@@ -65,7 +65,7 @@ def test_imports_of_a_module_are_declared(p):
     assert not extra, f'{p.name} imports {sorted(extra)}: not in the dependencies of pyproject.toml'
 
 def test_imports_elsewhere_are_declared():
-    free = declared('train','viz','maths','dev') | {'IPython','fastcore','execnb','packaging'}      # these come with nbdev and ipykernel
+    free = declared('train','viz','maths','dev') | {'IPython','fastcore','execnb','packaging','jupyter_client'}      # these come with nbdev and ipykernel
     src = {p:code(p) for p in nbs} | {p:p.read_text() for d in ('tests','benchmarks','docs','tools') for p in (root/d).glob('*.py')}
     local = {p.stem for d in ('tests','benchmarks','docs','tools') for p in (root/d).glob('*.py')}
     extra = {p.name:sorted(m) for p,s in src.items() if (m:=imported(s)-free-local)}

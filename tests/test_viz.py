@@ -215,7 +215,7 @@ def test_how_often_and_how_much_is_kept():
 
 @pytest.fixture(scope='module')
 def kernel(tmp_path_factory):
-    for m in ('jupyter_client','ipykernel','anywidget'): pytest.importorskip(m)
+    pytest.importorskip('jupyter_client'); pytest.importorskip('ipykernel'); pytest.importorskip('anywidget')
     from jupyter_client.manager import KernelManager
     km = KernelManager(kernel_name='python3'); km.kernel_spec.argv[0] = sys.executable
     km.start_kernel(cwd=str(tmp_path_factory.mktemp('kernel')), env={**os.environ, 'PYTHONPATH':str(Path(viz.__file__).parents[1])})
