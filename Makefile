@@ -45,7 +45,7 @@ docs:
 	@tools/venv.sh train,viz,maths,dev
 	@$(MAKE) --no-print-directory _docs/.built
 
-_docs/.built: $(wildcard nbs/*.ipynb nbs/*.yml nbs/*.css docs/* diverse_rl/*.py diverse_rl/js/*) pyproject.toml constraints.txt
+_docs/.built: $(wildcard nbs/*.ipynb nbs/*.yml nbs/*.css nbs/images/* docs/* diverse_rl/*.py diverse_rl/js/*) CHANGELOG.md pyproject.toml constraints.txt
 	@printf '\n== Building the site into _docs/\n'
 	$(BIN)/python docs/build.py $$(tools/katex.sh)
 	@touch $@

@@ -57,7 +57,7 @@ def _shown(cell)->bool: # Whether the page should keep this cell's source
     if cell.cell_type!='code' or not {'export','exports'} & set(d) or 'hide' in d or d.get('include')=='false': return False
     return any(not isinstance(o, (ast.Import, ast.ImportFrom)) for o in cell.parsed_() or [])
 
-# %% ../nbs/99_docs.ipynb #8afc8671
+# %% ../nbs/99_docs.ipynb #d700d6e8
 class show_source:
     "A notebook processor: exported code stays on its page, each function under a heading of its own."
     def __init__(self,
@@ -71,9 +71,10 @@ class show_source:
         "Cells that nbdev runs and documents as if exported, and does not remove"
         out = []
         keep = {k:v for k,v in cell.directives_.items() if k not in ('export','exports')}
-        source = '\n'.join(l for l in cell.source.splitlines() if not l.startswith('#|'))
-        for i,s in enumerate(_pieces(source)):
-            c = copy.deepcopy(cell); c.source,c.id,c.directives_ = s,f'{cell.id}-{i}',{**keep,'exec_doc':''}
+        lines = cell.source.splitlines(); fold = ''.join(l+'\n' for l in lines if l.startswith('#| code-'))
+        for i,s in enumerate(_pieces('\n'.join(l for l in lines if not l.startswith('#|')))):
+            c = copy.copy(cell); c.source,c.id,c.directives_ = fold+s,f'{cell.id}-{i}',{**keep,'exec_doc':''}
+            c.outputs,c.metadata = list(cell.get('outputs', [])),copy.copy(cell.metadata)
             self.ids.add(c.id); out.append(c)
         return out
     def begin(self):

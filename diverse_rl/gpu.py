@@ -81,6 +81,17 @@ def _to_gpu(model):
     move = lambda m,args,kw: (args,{k:v.to(m.device) if torch.is_tensor(v) else v for k,v in kw.items()})
     model.register_forward_pre_hook(move, with_kwargs=True)
     return model.to('cuda')
+def _in_parts(model, pad:int, most:int): # a policy; the id that fills up; tokens held at a time, prompts and answers
+    "The model, whose `generate` takes so many rows at a time that its cache is no larger than the calculator counted; a trainer's own calls, which bring a `generation_config`, are left alone"
+    whole = model.generate
+    def generate(*args, **kw):
+        if args or 'max_new_tokens' not in kw: return whole(*args, **kw)
+        n,width = kw['input_ids'].shape; rows = max(1, most//(width+kw['max_new_tokens']))
+        if n<=rows: return whole(**kw)
+        parts = [whole(**{**kw, **{k:kw[k][i:i+rows] for k in ('input_ids','attention_mask')}}) for i in range(0, n, rows)]
+        return torch.nn.utils.rnn.pad_sequence([row for y in parts for row in y], batch_first=True, padding_value=pad)
+    model.generate = generate
+    return model
 _QUIET = '{% set enable_thinking = false %}'
 def _no_thinking(tok):
     "Thinking switched off in the template itself, so that start, training and evaluation read the same prompt; templates that do not know the word are as before"
@@ -101,9 +112,13 @@ class _Hub:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         adapters = (Path(path)/'adapter_config.json').exists(); base = self.start(self.root) if adapters else path
         tok = _no_thinking(AutoTokenizer.from_pretrained(base, padding_side='left', trust_remote_code=False))
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, self.r.policy.plan.weights), use_safetensors=True, trust_remote_code=False)
+        p,alone = self.r.policy.plan,torch.cuda.is_available() and running._world()==1
+        spread = dict(device_map='auto') if alone and p.cards>1 else {}                # what needs several cards gets them in one process too
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, p.weights), use_safetensors=True, trust_remote_code=False, **spread)
         if adapters: model.load_adapter(str(path))
-        return _to_gpu(model) if torch.cuda.is_available() and running._world()==1 else model,tok
+        if alone and not spread: model = _to_gpu(model)
+        most = -(-p.rollouts*p.answers//p.cards)*(p.prompt_tokens+p.answer_tokens)
+        return _in_parts(model, tok.pad_token_id, most) if p.shape.hub else model,tok
     def room(self, items:list, m:int=1)->int: return m*self.r.policy.plan.answer_tokens
 
 # %% ../nbs/29_gpu.ipynb #a727f7b6

@@ -39,8 +39,8 @@ def dirichlet_set_reward(
     points:int=801 # nodes of each integral, 25 times as many where there is one only
     )->Tensor: # (G,) float64
     "Set reward under Dir(α,...,α) by a product rule on the stick's breaks, off by less than 1e-4 for α of at least .1. Raises `ValueError` for other D and α not above 0. [ours]"
-    r_GMD, d = torch.as_tensor(rewards_GMD, dtype=torch.float64), rewards_GMD.shape[-1]
-    if r_GMD.ndim != 3 or d not in (2, 3): raise ValueError(f"rewards_GMD: got shape {tuple(r_GMD.shape)}; want (G,M,D) with D of 2 or 3, and set_reward with many nodes for more")
+    r_GMD = torch.as_tensor(rewards_GMD, dtype=torch.float64)
+    if r_GMD.ndim != 3 or (d := r_GMD.shape[-1]) not in (2, 3): raise ValueError(f"rewards_GMD: got shape {tuple(r_GMD.shape)}; want (G,M,D) with D of 2 or 3, and set_reward with many nodes for more")
     if not alpha > 0: raise ValueError(f"alpha: got {alpha}; want a number above 0, 1 is uniform")
     s, mass_s = beta_rule(alpha, alpha, points if d == 3 else 25*points)
     rest_GMN = r_GMD[...,-2,None]*s + r_GMD[...,-1,None]*(1-s)
@@ -177,8 +177,9 @@ def simplex_explorer(
     errors, nodes = _curves(r_MD, ALPHAS, truth_AG, repeats, 4)
     seen, edges = [e for m in ("iid", "sobol") for row in errors[m] for e in row] + errors["lattice"], lattice_edges(r_MD.shape[1])
     state = dict(sets=sets_GMD.tolist(), alphas=list(ALPHAS), sizes=list(SIZES), edges=edges, lattices=[lattice_size(n, r_MD.shape[1]) for n in edges], nodes=nodes, errors=errors,
-                 exact=truth_AG.mul(1e7).round().div(1e7).tolist(), repeats=repeats, lowest=max(1e-5, min(e for e in seen if e > 0)*.7), range=[(truth_AG.min()*10-.5).floor().item()/10, (truth_AG.max()*10+.5).ceil().item()/10],
+                 exact=truth_AG.mul(1e7).round().div(1e7).tolist(), repeats=repeats, lowest=max(1e-5, min((e for e in seen if e > 0), default=1e-3)*.7), range=[(truth_AG.min()*10-.5).floor().item()/10, (truth_AG.max()*10+.5).ceil().item()/10],
                  rule=method, alpha=ALPHAS.index(alpha), size=SIZES.index(k), draw=0, group=group, transform=transform)
     look = Look("Simplex explorer: weight vectors of three rules, the error they make, and what a group lets one see of it", "weight vectors on the simplex, error of the set reward against their number, set rewards and advantages of a group", (700, 536, 206), (380, 784, 288))
+    at = ALPHAS.index(1. if method == "lattice" else alpha)
     table = simplex_nodes(state["lattices"][state["size"]], r_MD.shape[1], method=method, dtype=torch.float64) if method == "lattice" else node_tables(method, r_MD.shape[1], alpha, 1)[0,:k]
-    return Figure("nodes", state, look, _poster(table, method, {"iid":errors["iid"][3], "sobol":errors["sobol"][3], "lattice":errors["lattice"]}))
+    return Figure("nodes", state, look, _poster(table, method, {**{m:errors[m][at] for m in ("iid", "sobol")}, **({"lattice":errors["lattice"]} if ALPHAS[at] == 1 else {})}))

@@ -25,6 +25,7 @@ def _table(vectors_ND, weights_KD, utility):
     "Checked inputs as float64 tensors (N,D) and (K,D)"
     v, w = (torch.as_tensor(np.asarray(o, float)) for o in (vectors_ND, weights_KD))
     if v.ndim != 2 or w.ndim != 2 or not v.numel() or v.shape[1] != w.shape[1]: raise ValueError(f"vectors_ND {tuple(v.shape)} and weights_KD {tuple(w.shape)}: give (N,D) and (K,D) with one D, N at least 1")
+    if not (v.isfinite().all() and w.isfinite().all()): raise ValueError("vectors_ND, weights_KD: some values are NaN or infinite; leave those answers out or score them 0")
     if utility not in UTILITIES: raise ValueError(f"utility: got {utility!r}; choose one of {', '.join(UTILITIES)}")
     return v, w
 def utility_table(
@@ -63,7 +64,8 @@ def move_weight(
     d:int, # which one is set
     value:float # what it is set to, cut to [0,1]
     )->list[float]: # (D,) on the simplex
-    "Set one weight; the others share the rest as before, or equally where they were all zero. [ours]"
+    "Set one weight; the others share the rest as before, or equally where they were all zero. Raises `ValueError` for a place that there is not. [ours]"
+    if not 0 <= d < len(weights_D) or len(weights_D) < 2: raise ValueError(f"d: got {d} of {len(weights_D)} weights; give 0 to D-1, and at least two weights")
     v, others = min(1., max(0., value)), sum(w for i, w in enumerate(weights_D) if i != d)
     return [v if i == d else w*(1 - v)/others if others > 1e-9 else (1 - v)/(len(weights_D) - 1) for i, w in enumerate(weights_D)]
 

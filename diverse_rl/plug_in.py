@@ -41,7 +41,7 @@ PIECES = dict(
     set_reward=Piece("pay M answers as a set, nothing else", "from diverse_rl.reward import SetReward\nreward = SetReward(scorer, m=2)\ntrainer = GRPOTrainer(model=policy, reward_funcs=reward, args=GRPOConfig(**settings), **rest)", "", "", "06_reward"),
     advantage=_grpo("another group advantage", "advantage='max_at_k', max_k=2", "advantage=None", "04_advantages", "SetReward(scorer, m=1, tag=None, method='max_at_k')"),
     credit=_grpo("credit for each answer", "credit='telescoped'", "credit=None", "05_credit"),
-    exploration=_grpo("away from the previous policy", "exploration_coef=.5, snapshot_every=2", "exploration_coef=0.", "09_exploration"),
+    exploration=_grpo("stay near the previous policy, or move away from it", "exploration_coef=.5, snapshot_every=2", "exploration_coef=0.", "09_exploration"),
     behaviour=_grpo("sample anew when the policy has moved", "behaviour_kl=.001, max_reuse=2", "behaviour_kl=None", "19_trust"),
     your_class=Piece("exploration in your own subclass of GRPOTrainer", "from diverse_rl.exploration import ExplorationConfig, ExplorationMixin\n@dataclass\nclass Config(ExplorationConfig, MyConfig): pass\nclass Trainer(ExplorationMixin, MyTrainer): pass\ntrainer = Trainer(model=policy, reward_funcs=reward, args=Config(exploration_coef=.5, snapshot_every=2, **settings), **rest)", "exploration_coef=.5", "exploration_coef=0.", "09_exploration"),
     dpo=Piece("exploration in DPO", "from diverse_rl.dpo import EDDPOConfig, EDDPOTrainer\nargs = EDDPOConfig(exploration_coef=.5, exploration_samples='pair', **settings)\ntrainer = EDDPOTrainer(model=policy, ref_model=reference, args=args, **rest)", "exploration_coef=.5", "exploration_coef=0.", "25_dpo"),
@@ -101,10 +101,12 @@ def verl_score(
 
 # %% ../nbs/37_plug_in.ipynb #42822c27
 def same_prompt(
-    index:Sequence # N names of prompts
+    index:Sequence, # N names of prompts
+    n:int|None=None # how many there have to be; None: any number
     )->list[Tensor]: # row numbers of each prompt, in order
-    "Rows of the same prompt. Raises `ValueError` for None: verl then has no `uid` column."
+    "Rows of the same prompt. Raises `ValueError` for None (verl then has no `uid` column) and for another number of names."
     if index is None: raise ValueError("index: got None; this estimator compares the rollouts of a prompt, so the batch needs the column uid (rollout.n above 1 makes it)")
+    if n is not None and len(index) != n: raise ValueError(f"index: got {len(index)} names for {n} rollouts; give each rollout the name of its prompt")
     rows = {}
     for i,name in enumerate(index): rows.setdefault(str(name), []).append(i)
     return [torch.tensor(r) for r in rows.values()]
@@ -127,9 +129,9 @@ def verl_advantage(
     config=None, **other # what verl also passes; not used
     )->tuple[Tensor,Tensor]: # advantages and returns, both (N, T)
     "A group transform in verl's signature. Raises `ValueError` for an unknown name, no index, and where every group is too small. [paper] for the transforms, [ours] for the adapter"
-    groups, score_N = same_prompt(index), token_level_rewards.sum(-1)
+    score_N = token_level_rewards.sum(-1); groups = same_prompt(index, len(score_N))
     out_N, least = torch.zeros_like(score_N), least_group(transform, k)
-    if max(map(len, groups)) < least: raise ValueError(f"{transform} with k={k} compares at least {least} rollouts of a prompt, but the largest group has {max(map(len, groups))}: raise actor_rollout_ref.rollout.n, or lower k")
+    if groups and max(map(len, groups)) < least: raise ValueError(f"{transform} with k={k} compares at least {least} rollouts of a prompt, but the largest group has {max(map(len, groups))}: raise actor_rollout_ref.rollout.n, or lower k")
     for rows in groups:
         if len(rows) >= least: out_N[rows] = group_transform(transform, score_N[rows][None], k=k)[0].to(out_N)
     adv_NT = out_N[:,None]*response_mask
@@ -140,9 +142,11 @@ def prefixes(
     extra:Sequence[dict], # N, what the reward function returned beside the score
     m:int # M, answers per rollout
     )->Tensor: # (N, M)
-    "R of the first 1..M answers of each rollout, from `prefix_1` … `prefix_M` of `verl_score`. Raises `ValueError` where they are missing."
+    "R of the first 1..M answers of each rollout, from `prefix_1` … `prefix_M` of `verl_score`. Raises `ValueError` where they are missing, and where there are more."
     lacks = next((i for i,e in enumerate(extra) if f"prefix_{m}" not in (e or {})), None)
     if lacks is not None: raise ValueError(f"rollout {lacks} has no prefix_{m}: set reward.custom_reward_function.name=verl_score with method=vpo and m={m}")
+    more = next((i for i,e in enumerate(extra) if f"prefix_{m+1}" in e), None)
+    if more is not None: raise ValueError(f"rollout {more} has a prefix_{m+1}: it was scored with more than m={m} answers; give verl_score and the trainer the same m")
     return torch.tensor([[float(e[f"prefix_{j+1}"]) for j in range(m)] for e in extra])
 
 def slots_of(
@@ -173,7 +177,7 @@ def verl_credit(
     "Advantages per answer, on tokens, for groups of any size; see `answer_credit`. Raises `ValueError` for what one group alone cannot have."
     if scale == "batch" or credit == "leave_one_out": raise ValueError(f"credit={credit!r}, scale={scale!r}: groups are taken one by one here, from prefix values; use shared, telescoped or control_variate, and scale group, position or none")
     out_NT = torch.zeros(slots_NT.shape)
-    for rows in same_prompt(index):
+    for rows in same_prompt(index, len(slots_NT)):
         credit_1GS = answer_credit(prefix_NM[rows][None], credit=credit, scale=scale, least_std=least_std)
         out_NT[rows] = spread(credit_1GS, slots_NT[rows][None])[0]
     return out_NT*response_mask
@@ -206,9 +210,10 @@ def verl_loss(
     coef:float=0., # alpha; 0 is the base loss
     clamp:float=5., # as in `sampler_kl`
     )->tuple[Tensor,dict]: # scalar loss, numbers to log
-    "A policy loss of verl, and alpha times the KL from the policy that sampled the batch. With `coef=0` it is the base loss itself. [ours]"
+    "A policy loss of verl, and alpha times the KL from the policy that sampled the batch. With `coef=0` it is the base loss itself. Raises `ValueError` for another direction and, with a coef, without settings. [ours]"
     loss, logged = base(old_log_prob=old_log_prob, log_prob=log_prob, advantages=advantages, response_mask=response_mask, loss_agg_mode=loss_agg_mode, config=config, rollout_is_weights=rollout_is_weights)
     if not coef: return loss, logged
+    if config is None or exploration not in _SIGN: raise ValueError(f"exploration={exploration!r}, config={config!r}: choose cover or repel, and give verl's actor settings, whose global_batch_info the average needs")
     term = aggregate(loss_mat=sampler_kl(log_prob, old_log_prob, clamp=clamp), loss_mask=response_mask, loss_agg_mode=loss_agg_mode, **config.global_batch_info)
     return loss + _SIGN[exploration]*coef*term, {**logged, "actor/sampler_kl": term.detach().item()}
 

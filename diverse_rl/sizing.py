@@ -11,7 +11,7 @@ __all__ = ['SHAPES', 'BYTES', 'CARDS', 'MFU', 'BANDWIDTH', 'OVERHEAD', 'Shape', 
            'memory_figure', 'find_hardware', 'Pick', 'fitted', 'pick_size']
 
 # %% ../nbs/28_sizing.ipynb #840c4789
-import os
+import os, re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 import torch
@@ -121,6 +121,8 @@ class Plan:
             if getattr(self, k) not in ok: raise ValueError(f"{k}={getattr(self, k)!r} is not known; choose one of {', '.join(ok)}")
         for k in ('prompts','group','answers','prompt_tokens','answer_tokens','micro','steps','cards'):
             if getattr(self, k)<1: raise ValueError(f"{k}={getattr(self, k)}: give at least 1")
+        for k,most in (('lora_rank',s.hidden), ('last_layers',s.layers)):
+            if not 0<=getattr(self, k)<=most: raise ValueError(f"{k}={getattr(self, k)}: give 0 to {most}; 0 is off")
         if self.rollouts % self.micro: raise ValueError(f"micro={self.micro}: it must divide the {self.rollouts} rollouts of a step")
         if self.last_layers and not s.experts: raise ValueError(f"last_layers={self.last_layers}: {self.model} has no experts; use lora_rank")
         if self.last_layers and self.lora_rank: raise ValueError(f"lora_rank={self.lora_rank} and last_layers={self.last_layers}: adapters are saved without the experts trained beside them; choose one")
@@ -263,7 +265,7 @@ def find_hardware()->Card: # the first GPU, or the CPU
         except (AttributeError, ValueError, OSError): ram = 8.
         return Card('CPU', round(ram/2, 1), .05, 10, False)
     d = torch.cuda.get_device_properties(0); gib = d.total_memory/2**30
-    like = next((c for k,c in CARDS.items() if k in d.name), None) or min(CARDS.values(), key=lambda c: abs(c.gib-gib))
+    like = next((c for k,c in CARDS.items() if re.search(rf'\b{k}\b', d.name)), None) or min(CARDS.values(), key=lambda c: abs(c.gib-gib))
     return Card(d.name, round(gib, 1), like.tflops, like.gbs, d.major>=8, torch.cuda.device_count())
 class Pick(NamedTuple):
     "What `pick_size` chose"

@@ -103,7 +103,7 @@ def flatten(
         if isinstance(v, Mapping): out |= flatten(v, f"{prefix}{k}/"); continue
         if isinstance(v, bool): continue
         try: x = math.nan if v is None else float(v)
-        except (TypeError, ValueError, RuntimeError): continue
+        except (TypeError, ValueError, RuntimeError, OverflowError): continue
         out[f"{prefix}{k}"] = x if math.isfinite(x) else math.nan
     return out
 
@@ -202,11 +202,11 @@ def _checkpoints(folder:Path)->list[Path]:
 def _rounds(folder:Path)->list[dict]:
     "Rounds of iterative DPO that are finished"
     found = [r for f in sorted(folder.glob("rounds/round_*/round.json")) if (r := _json_at(f)).get("round")]
-    return [dict(step=r["round"], reward=r.get("sampled_accuracy"), distinct=r.get("distinct"), counts=r.get("counts", {}), **r.get("train", {})) for r in found]
+    return [dict(step=r["round"], reward=r.get("sampled_accuracy"), distinct=r.get("distinct"), counts=r.get("counts", {}), **r.get("train", {})) for r in sorted(found, key=lambda r: r["round"])]
 def _written(folder:Path, step:int)->list[dict]:
     "Rows up to the newest checkpoint, and what was printed after it"
     state = next((s for p in _checkpoints(folder) if (s := _json_at(p/"trainer_state.json"))), {})
-    rows, last = state.get("log_history", []), state.get("global_step", 0)
+    rows, last = state.get("log_history") or [], state.get("global_step") or 0
     later = log_rows(_text_at(folder/"log.jsonl")) or with_steps(printed := log_rows(_text_at(folder/"train.log")), int(state.get("logging_steps") or max(1, step//max(1, len(printed)))))
     return rows + [r for r in later if r.get("step", math.inf) > last]
 
@@ -239,10 +239,10 @@ def trainer_samples(
     trainer, # a TRL trainer with `_logs`; of any other there are none
     count:int=4 # how many
     )->list[dict]: # step, prompt, text, reward
-    "The first completions of the last batch, with the sum of their rewards."
+    "The first completions of the last batch, with the sum of their rewards; None where nothing was paid or known."
     logs = getattr(trainer, "_logs", None) or {}
     scores = zip(*logs.get("rewards", {}).values()) if logs.get("rewards") else ()
-    rewards = [sum(v for v in row if v is not None) for row in scores]
+    rewards = [sum(v) if (v := [o for o in row if o is not None]) else None for row in scores] or [None]*count
     rows = zip(logs.get("prompt", ()), logs.get("completion", ()))
     return [_sample(trainer.state.global_step, p, c, r) for (p, c), r in zip(list(rows)[:count], rewards)]
 

@@ -36,6 +36,10 @@
     const u = wanted(el._fullLayout, getComputedStyle(document.body).color);
     for (const k of Object.keys(u)) if (own(el.given, k) !== undefined) delete u[k];   // what a figure sets itself stays
     if (el.clientWidth < 520) Object.assign(u, narrow(el._fullLayout, el.clientWidth));
+    if (!el.hasAttribute("aria-label")) {               // a figure is one thing with a name
+      const title = ((el.given.title || {}).text || "").replace(/<[^>]+>/g, " ").trim();
+      el.setAttribute("role", "group"); el.setAttribute("aria-label", title ? `Figure: ${title}` : "Figure");
+    }
     Plotly.relayout(el, u);
   };
   window.followTheme = paint;

@@ -127,3 +127,13 @@ def test_thinking_is_off_wherever_a_prompt_is_read(tmp_path, sums):
     tok.chat_template += '{% if enable_thinking is defined and enable_thinking is false %}quiet{% endif %}'; tok.save_pretrained(start)
     again = w.load(start)[1]
     assert as_text(again, q)==chat_text(again, q)==plain+'quiet' and again.chat_template==tok.chat_template
+
+def test_a_cache_no_larger_than_counted(tmp_path, sums):
+    "Evaluation samples hundreds of rows: with hub weights only as many tokens at a time as the plan's rollouts, with the same answers"
+    e = questions(sums); start = experiment_work(e).start(tmp_path, False); plain,tok = experiment_work(e).load(start)
+    model,_ = experiment_work(replace(e, plan=replace(DENSE, model='Qwen2.5-0.5B'))).load(start); rows = []        # 8 rollouts of 90 + 12 tokens
+    x = tok(['1 + 2', 'Tom has 3 apples']*7, return_tensors='pt', padding=True, return_token_type_ids=False)
+    hook = model.register_forward_pre_hook(lambda m, a, kw: rows.append(len(kw['input_ids'])), with_kwargs=True)
+    got,want = (m.generate(**x, max_new_tokens=90, do_sample=False) for m in (model, plain)); hook.remove(); most = 8*102//(x.input_ids.shape[1]+90)
+    text = lambda y: tok.batch_decode(y[:,x.input_ids.shape[1]:], skip_special_tokens=True)
+    assert 'generate' not in plain.__dict__ and max(rows)==most<14 and len(got)==14 and text(got)==text(want)

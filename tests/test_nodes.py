@@ -201,3 +201,9 @@ def test_screenshots(show, figures, d, tmp_path):
     for look,scheme,width in (('light','light',900),('dark','dark',900),('phone','light',390),('phone-dark','dark',390)):
         p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=1100)); p.wait_for_timeout(600)
         f = out/f'nodes{d}-{look}.png'; p.screenshot(path=f); assert f.stat().st_size > 8_000
+
+def test_no_error_anywhere_and_a_picture_at_the_alpha_shown():
+    fig = simplex_explorer([[0., 0.]], repeats=4); assert fig.state['lowest']>0 and 'NaN' not in fig.html() and not any(fig.state['errors']['lattice'])
+    line = lambda **kw: re.findall(r'<polyline points="([^"]+)"', simplex_explorer(repeats=4, **kw).poster)
+    assert len(line())==3 and len(line(alpha=.1))==2 and line(alpha=.1)[0]!=line()[0] and line(alpha=.1, method='lattice')==line(method='lattice')
+    assert dirichlet_set_reward([[[1., 0.], [0., 1.]]]).item()==pytest.approx(.75, abs=1e-6)

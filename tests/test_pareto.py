@@ -351,3 +351,9 @@ def test_screenshots(show, kind, tmp_path):
     for look,scheme,width in (('light','light',900),('dark','dark',900),('phone','light',390)):
         p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=900)); p.wait_for_timeout(600)
         f = out/f'pareto-{kind}-{look}.png'; p.screenshot(path=f); assert f.stat().st_size > 8_000
+
+def test_nothing_is_best_where_there_is_no_number():
+    for bad in ([[np.nan, 1.], [0., 1.]], [[1., np.inf]]):
+        with pytest.raises(ValueError, match='NaN or infinite'): cell_shares(bad, [[.5, .5]])
+    for w,d in (([.5, .5], 2), ([.5, .5], -1), ([1.], 0)):
+        with pytest.raises(ValueError, match='give 0 to D-1'): move_weight(w, d, .2)

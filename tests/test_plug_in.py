@@ -100,6 +100,19 @@ def test_missing_prefixes_are_named():
     assert prefixes([dict(prefix_1=.1, prefix_2=.3), dict(prefix_1=0., prefix_2=0.)], 2).tolist()==torch.tensor([[.1,.3],[0,0]]).tolist()
     for bad in ([{}], [None], [dict(prefix_1=1.)]):
         with pytest.raises(ValueError, match='rollout 0 has no prefix_2.*verl_score'): prefixes(bad, 2)
+    with pytest.raises(ValueError, match='rollout 1 has a prefix_3.*same m'): prefixes([dict(prefix_1=.1, prefix_2=.3), dict(prefix_1=.1, prefix_2=.3, prefix_3=.4)], 2)
+
+def test_every_rollout_needs_the_name_of_its_prompt():
+    for names in ('aaa', 'aaaaa'):
+        with pytest.raises(ValueError, match='for 4 rollouts'): verl_advantage('z_norm', torch.rand(4, 2), torch.ones(4, 2), list(names))
+        with pytest.raises(ValueError, match='for 4 rollouts'): verl_credit(torch.rand(4, 2), torch.zeros(4, 3).long(), torch.ones(4, 3), list(names))
+    assert verl_advantage('z_norm', torch.rand(0, 2), torch.ones(0, 2), [])[0].shape==(0, 2)
+
+@pytest.mark.parametrize('kw', [dict(config=None), dict(config=SimpleNamespace(global_batch_info={}), exploration='novelty')])
+def test_the_loss_needs_settings_and_a_direction(kw):
+    x = torch.zeros(1, 2); base,mean = (lambda **k: (x.sum(), {})),(lambda **k: k['loss_mat'].mean())
+    with pytest.raises(ValueError, match='choose cover or repel'): verl_loss(x, x, x, x+1, base=base, aggregate=mean, coef=.1, **kw)
+    assert verl_loss(x, x, x, x+1, base=base, aggregate=mean)[0]==0
 
 # ---- the loss
 

@@ -1,8 +1,9 @@
 "The built site, in a browser that is refused every request to the outside"
-import functools, html.parser, http.server, json, os, posixpath, threading
+import functools, html, html.parser, http.server, json, os, posixpath, re, shutil, subprocess, threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-import pytest
+import pytest, yaml
+from conftest import missing
 
 root = Path(__file__).parents[1]; site = root/'_docs'
 if not (site/'index.html').exists() and not list(site.glob('*.html')):
@@ -15,6 +16,8 @@ pages = sorted(str(p.relative_to(site)) for p in site.rglob('*.html'))
 home = 'index.html' if 'index.html' in pages else pages[0]
 
 def source(name): return (site/name).read_text()
+def page_name(nb): return re.sub(r'^\d+[a-z]?_', '', Path(nb).stem)+'.html'
+notebook = {page_name(p.name):p for p in (root/'nbs').glob('*.ipynb')}
 maths = [p for p in pages if 'class="math' in source(p)]
 figures = [p for p in pages if 'plotly-graph-div' in source(p).split('<main',1)[-1]]
 
@@ -53,21 +56,72 @@ def test_ids_are_unique():
         assert not twice, f'{p}: {twice}'
 
 def test_every_notebook_has_a_page():
-    import re
-    want = {re.sub(r'^\d+[a-z]?_','',p.stem)+'.html' for p in (root/'nbs').glob('*.ipynb')}
+    want = {page_name(p.name) for p in (root/'nbs').glob('*.ipynb')} | {'changelog.html'}
     assert want == {p for p in pages if p!='404.html'}, 'the site is older than the notebooks: run `make docs`'
 
 def test_pipeline_is_on_every_page_with_its_stage_lit():
-    import html, re, yaml
     t = yaml.safe_load((root/'docs/stages.yml').read_text()); rows = {re.sub(r'^\d+[a-z]?_','',Path(k).stem)+'.html':v for k,v in t['notebooks'].items()}
     for p in pages:
         nav = re.findall(r'<nav class="pipeline".*?</nav>', source(p), re.S)
         if p=='404.html': continue
         assert len(nav)==1, p
+        if p=='changelog.html': continue
         lit = [html.unescape(o) for o in re.findall(r'aria-current="step">(.*?)<', nav[0])]
         assert lit==[o for o in [rows[p]['stage']] if o!='none'] and f">{rows[p]['form']}</a>" in nav[0], p
         entry = re.search(rf'<a href="{re.escape(p)}" class="sidebar-item-text.*?</a>', source(p), re.S)
         assert entry and f">{rows[p]['form']}</small>" in entry[0], f'{p}: its form is not in the sidebar'
+
+def sidebar(name): return list(dict.fromkeys(h for h in re.findall(r'<a href="([^"]+)" class="sidebar-item-text', source(name).split('id="quarto-sidebar"',1)[1].split('</nav>',1)[0])))
+
+def test_previous_and_next_follow_the_sidebar():
+    "Whoever presses `next` from the first page on comes through every page, once, in the order of the sidebar"
+    order,path = sidebar(home),[home]
+    while True:
+        nav = re.search(r'<nav class="page-navigation".*?</nav>', source(path[-1]), re.S)[0]
+        before,after = (re.findall(rf'nav-page-{side}"><a href="([^"]+)"', nav) for side in ('previous','next'))
+        assert before==path[-2:-1], path[-1]
+        if not after: break
+        assert after[0] not in path; path.append(after[0])
+    assert path==order and set(order)=={p for p in pages if p!='404.html'}, 'nbs/sidebar.yml: every page needs a line'
+
+def test_every_block_of_code_has_a_copy_button():
+    n = {p:source(p).count('<pre class="sourceCode') for p in pages}
+    assert sum(map(bool, n.values()))>25 and not [p for p in pages if source(p).count('class="code-copy-button"')!=n[p]]
+
+def test_every_page_gives_its_notebook_as_it_stands():
+    "Under the title: Colab, the notebook file with its outputs, Markdown"
+    for p,nb in notebook.items():
+        bar = re.search(r'<p class="take-away">(.*?)</p>', source(p))[1]
+        file,md = re.search(r'href="(notebooks/[^"]+)" download', bar)[1], re.search(r'href="([^"]+\.md)"', bar)[1]
+        assert (site/file).read_bytes()==nb.read_bytes(), f'{p}: the site is older than the notebooks: run `make docs`'
+        assert re.search(r'href="https://colab\.research\.google\.com/[^"]*/'+nb.name+'"', bar) and 'colab-badge' not in source(p), p
+        assert (site/md).read_text().startswith('# ')
+
+def test_llms_txt():
+    "The list for programs: every page with its subtitle, in reach, and readable"
+    s = (site/'llms.txt').read_text(); lines = s.splitlines(); base = re.search(r'^site-url: *"?([^"\n]+)|site-url: "([^"]+)"', (root/'nbs/nbdev.yml').read_text(), re.M); base = base[1] or base[2]
+    assert lines[0].startswith('# ') and lines[2].startswith('> ') and len(lines[4])>100
+    rows = [re.fullmatch(rf'- \[(.+?)\]\({re.escape(base)}/(.+?)\.md\): (.+) \(\[notebook\]\({re.escape(base)}/(notebooks/.+?)\)\)', l) for l in lines if l.startswith('- ')]
+    assert all(rows) and {m[2] for m in rows}=={p for p in notebook}
+    for m in rows:
+        text = (site/f'{m[2]}.md').read_text(); head = '\n'.join(''.join(c['source']) for c in json.loads(notebook[m[2]].read_text())['cells'] if c['cell_type']=='markdown')
+        assert head.startswith(f'# {m[1]}\n') and f'> {m[3]}' in head and (site/m[4]).exists()
+        words = re.sub(r'```.*?```', '', text, flags=re.S)
+        assert f'# {m[1]}\n' in text and not [o for o in ('dr-figure','Plotly.newPlot','#| ','<script','colab-badge') if o in words], m[2]
+        assert text.strip() in (site/'llms-full.txt').read_text()
+
+def test_names_of_other_projects_are_linked():
+    "Every name in docs/names.yml is used, and its links lead to its documentation; none stands in a heading or in another link"
+    names = yaml.safe_load((root/'docs/names.yml').read_text())['names']; found = set()
+    for p in pages:
+        for url,title in re.findall(r'<a class="ext" href="([^"]+)" title="([^"]+): its documentation">', source(p)):
+            assert names.get(title)==url or url==f'https://docs.pytorch.org/docs/stable/generated/{title}.html'; found.add(title)
+        assert not re.search(r'<a\b[^>]*>(?:(?!</a>).)*<a class="ext"', source(p).split('<main',1)[-1], re.S), p
+    lost = sorted(set(names)-found); assert not lost, f'docs/names.yml: no page uses {lost}'
+
+def test_changelog_is_a_page():
+    s = source('changelog.html'); items = re.findall(r'^- (\w[\w ]+)', (root/'CHANGELOG.md').read_text(), re.M)
+    assert items and all(html.escape(i) in s for i in items) and 'Changelog</h1>' in s
 
 # ---- the browser
 
@@ -90,7 +144,6 @@ def guard(p, base):
     def gate(r):
         u = r.request.url
         if u.startswith((base,'data:','blob:')): r.continue_()
-        elif 'colab-badge.svg' in u: r.fulfill(status=200, content_type='image/svg+xml', body='<svg xmlns="http://www.w3.org/2000/svg" width="117" height="20"><rect width="117" height="20" rx="3" fill="#888"/></svg>')
         else: p.bad.append(f'outside request: {u}'); r.abort()
     p.route('**/*', gate)
     p.on('console', lambda m: m.type=='error' and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e)))
@@ -178,6 +231,10 @@ def test_dark(open_page):
         back,ink,tick = light(css(p,'body','backgroundColor')), light(css(p,'main p','color')), light(css(p,'.js-plotly-plot .xtick text','fill'))
         assert (back<.5)==dark and abs(back-ink)>.4 and abs(back-tick)>.4, (scheme,back,ink,tick)
 
+def test_figures_have_names(open_page):
+    p = open_page('docs.html')
+    assert p.locator('.js-plotly-plot').first.get_attribute('aria-label')=='Figure: Chance that one of n coin flips is heads'
+
 def test_the_switch_takes_figures_along(open_page):
     p = open_page('docs.html'); tick = lambda: light(css(p,'.js-plotly-plot .xtick text','fill'))
     before = tick(); p.locator('.quarto-color-scheme-toggle').first.click(); p.wait_for_timeout(600)
@@ -208,6 +265,89 @@ def test_pipeline_does_not_jump_and_leads_on(page, base):
     assert page.evaluate('jumps')==[]
     page.locator('nav.pipeline [aria-current]').focus(); page.keyboard.press('Tab'); page.keyboard.press('Enter'); page.wait_for_url('**/maze.html')
     assert page.locator('nav.pipeline [aria-current=step]').inner_text()=='rewards' and not page.bad
+
+def test_copy_button_copies(browser, base):
+    c = browser.new_context(permissions=['clipboard-read','clipboard-write']); p = guard(c.new_page(), base)
+    p.goto(f'{base}/docs.html'); settle(p)
+    want = p.locator('pre.sourceCode code').first.inner_text(); p.locator('.code-copy-button').first.focus(); p.keyboard.press('Enter')
+    p.wait_for_selector('.code-copy-button-checked')
+    assert p.evaluate('navigator.clipboard.readText()').strip()==want.strip() and 'import' in want and not p.bad
+    c.close()
+
+def test_a_downloaded_notebook_runs(page, base, tmp_path, monkeypatch):
+    "What the link gives is a whole notebook: it runs in an empty folder"
+    from nbdev.test import test_nb as run_nb
+    page.goto(f'{base}/docs.html')
+    with page.expect_download() as d: page.locator('.take-away a[download]').click()
+    f = tmp_path/d.value.suggested_filename; d.value.save_as(f); monkeypatch.chdir(tmp_path)
+    assert f.name=='99_docs.ipynb' and run_nb(f, basepath=root)[0] and not page.bad
+
+def test_folded_code_waits(open_page):
+    "`#| code-fold: true` hides code, the keyboard opens it, and what it holds can be copied"
+    p = open_page('docs.html'); code = p.locator('details.code-fold pre').first
+    assert not code.is_visible() and 'An answer that waits' in p.locator('details.code-fold summary').first.inner_text()
+    p.locator('details.code-fold summary').first.focus(); p.keyboard.press('Enter'); p.wait_for_timeout(200)
+    assert code.is_visible() and 'chance' in code.inner_text()
+
+def weigh(p, base, name):
+    "Bytes of every file that a page fetches, by address"
+    got = {}; p.on('response', lambda r: got.__setitem__(r.url, r)); p.goto(f'{base}/{name}', wait_until='networkidle'); settle(p)
+    return {u:len(r.body()) for u,r in got.items()}
+
+def test_landing_page_is_light(browser, base):
+    "At most 1 MB beside plotly"
+    p = guard(browser.new_page(), base); got = weigh(p, base, home); p.close()
+    rest = {u:n for u,n in got.items() if 'plotly' not in u}
+    assert len(rest)>5 and sum(rest.values())<=1_000_000, json.dumps(dict(sorted(rest.items(), key=lambda o: -o[1])), indent=1)
+
+def test_plotly_comes_only_where_a_figure_needs_it(browser, base):
+    plain = next(p for p in pages if p not in figures)
+    for name,want in ((plain,False), ('docs.html',True)):
+        p = guard(browser.new_page(), base); got = weigh(p, base, name); p.close()
+        assert any('plotly' in u for u in got)==want, name
+
+STYLES = """(() => { const keys = ['display','position','color','backgroundColor','fontSize','fontWeight','fontFamily','lineHeight','margin','padding','border','width','height','textDecoration','listStyle','gap','opacity','visibility'];
+  return [...document.querySelectorAll('body *')].filter(e => !e.closest('svg, .katex, pre')).map(e => { const c = getComputedStyle(e); return [e.tagName + '.' + e.className, ...keys.map(k => c[k])].join('|'); }); })()"""
+
+@pytest.mark.parametrize('scheme,width', [('light',1280),('dark',390)])
+def test_slim_style_sheets_change_nothing(browser, base, scheme, width):
+    "Every element of a page looks the same with the whole style sheets as with the slim ones"
+    import smalldocs
+    vendor = Path(smalldocs.__file__).parent/'assets/vendor'; seen = []
+    for whole in (False,True):
+        p = guard(browser.new_page(viewport=dict(width=width, height=900), color_scheme=scheme), base)
+        if whole:
+            serve = lambda f: lambda route: route.fulfill(path=vendor/f, content_type='text/css')
+            for f in ('bootswatch/cosmo','bootswatch/darkly','bootstrap-icons/bootstrap-icons'): p.route(f"**/{f.split('/')[1]}.min.css", serve(f'{f}.min.css'))
+        p.goto(f'{base}/glossary.html'); settle(p); seen.append(p.evaluate(STYLES)); p.close()
+    assert len(seen[0])>200 and not [(a,b) for a,b in zip(*seen) if a!=b] and len(seen[0])==len(seen[1])
+
+# ---- axe-core looks for what keeps people from using a page
+
+@pytest.fixture(scope='session')
+def axe():
+    if not shutil.which('npm') and not (root/'node_modules/axe-core/axe.min.js').exists(): missing('no npm: axe-core cannot be fetched; install Node.js to check accessibility')
+    r = subprocess.run(['bash','tools/axe.sh'], cwd=root, capture_output=True, text=True)
+    if r.returncode or not r.stdout.strip(): missing(f'axe-core could not be fetched: {r.stderr.strip()[-300:]}')
+    return (root/r.stdout.strip()).read_text()
+
+def axe_findings(p, axe, rules=None):
+    "Serious and critical findings on an open page: rule, element, what to do"
+    p.evaluate(axe)
+    found = p.evaluate("r => axe.run(document, {resultTypes: ['violations'], ...(r ? {runOnly: r} : {})})", rules)['violations']
+    return [(v['id'],n['html'][:160],n['failureSummary'][:300]) for v in found if v['impact'] in ('serious','critical') for n in v['nodes'][:5]]
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('name', pages)
+def test_page_is_accessible(open_page, axe, name):
+    "No serious finding: everything in light, what depends on colour in dark too"
+    bad = dict(light=axe_findings(open_page(name), axe), dark=axe_findings(open_page(name, 'dark'), axe, ['color-contrast','link-in-text-block']))
+    assert not any(bad.values()), json.dumps(bad, indent=1)
+
+def test_axe_finds_what_is_wrong(open_page, axe):
+    p = open_page('changelog.html')
+    p.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<p style=\"color:#aaa;background:#fff\">pale</p><button></button>')")
+    assert {'color-contrast','button-name'} <= {f[0] for f in axe_findings(p, axe)}
 
 @pytest.fixture(scope='session')
 def shots(tmp_path_factory):

@@ -82,7 +82,7 @@ def test_operations_scale_as_they_must():
     assert step_flops(replace(p, prompts=16))==2*step_flops(p) and forward_flops(p, 200, 1)>2*forward_flops(p, 100, 1)        # attention grows faster than length
 
 @pytest.mark.parametrize('bad,word', [(dict(model='gpt-9'),'choose one of'), (dict(weights='int3'),'int3'), (dict(optimizer='sgd'),'adafactor'), (dict(micro=7),'divide the 64'), (dict(prompts=0),'at least 1'),
-    (dict(last_layers=1),'no experts'), (dict(model='OLMoE-1B-7B', last_layers=1, lora_rank=2),'choose one')])
+    (dict(last_layers=1),'no experts'), (dict(model='OLMoE-1B-7B', last_layers=1, lora_rank=2),'choose one'), (dict(lora_rank=-8),'0 is off'), (dict(model='OLMoE-1B-7B', last_layers=17),'0 to 16')])
 def test_errors_name_value_and_remedy(bad, word):
     with pytest.raises(ValueError, match=word): Plan(**{'model':'Qwen3-4B', **bad})
 
@@ -105,7 +105,7 @@ def test_vllm_only_where_it_fits():
     full = replace(LARGE, weights='float32', prompts=1, group=2, micro=1); tight = CARDS['H100']._replace(gib=need(full).gib+.1)
     assert need(replace(full, vllm=True)).gib>tight.gib and not pick_size(tight, dict(a=full), vllm=True, most_hours=1e9).plan.vllm
 
-@pytest.mark.parametrize('name,gib,major,like,bf16', [('Tesla T4', 14.7, 7, 'T4', False), ('NVIDIA H100 PCIe', 79., 9, 'H100', True), ('Some Card', 23., 8, 'L4', True)])
+@pytest.mark.parametrize('name,gib,major,like,bf16', [('Tesla T4', 14.7, 7, 'T4', False), ('NVIDIA H100 PCIe', 79., 9, 'H100', True), ('Some Card', 23., 8, 'L4', True), ('NVIDIA L40S', 76., 8, 'H100', True), ('NVIDIA L4', 22., 8, 'L4', True)])
 def test_hardware_by_name_or_by_memory(monkeypatch, name, gib, major, like, bf16):
     monkeypatch.setattr(sizing.torch.cuda, 'is_available', lambda: True); monkeypatch.setattr(sizing.torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(sizing.torch.cuda, 'get_device_properties', lambda i: SimpleNamespace(name=name, total_memory=gib*2**30, major=major))

@@ -410,3 +410,14 @@ def test_screenshots(show, name, tmp_path):
     out = Path(os.getenv('SCREENSHOTS') or tmp_path); out.mkdir(parents=True, exist_ok=True); p = show(CASES[name]())
     for look,scheme,width,view in (('light','light',900,'all'),('dark','dark',900,'Sets'),('phone','light',390,'all'),('phone-dark','dark',390,'reward')):
         p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=1000)); put(p, view=view); p.wait_for_timeout(600); f = out/f'dashboard-{name}-{look}.png'; p.screenshot(path=f, full_page=True); assert f.stat().st_size>8_000
+
+def test_what_is_not_known_is_not_nought(tmp_path):
+    trainer = lambda rewards: type('T', (), dict(state=type('S', (), dict(global_step=3)), _logs=dict(prompt=['p', 'p'], completion=['a', 'b'], rewards=rewards)))
+    assert [o['reward'] for o in trainer_samples(trainer(dict(f=[None, 1.], g=[None, .5])))]==[None, 1.5] and [o['reward'] for o in trainer_samples(trainer({}))]==[None, None]
+    assert flatten(dict(loss=10**400, kl=1))==dict(kl=1.)
+    (tmp_path/'checkpoint-2').mkdir(); (tmp_path/'checkpoint-2/trainer_state.json').write_text('{"log_history": null, "global_step": null}'); assert read_run(tmp_path).rows==[]
+
+def test_more_than_a_hundred_rounds_stay_in_order(tmp_path):
+    for t in (9, 10, 11, 99, 100, 101):
+        (f := tmp_path/'rounds'/f'round_{t:02d}').mkdir(parents=True); (f/'round.json').write_text(json.dumps(dict(round=t, sampled_accuracy=t/200)))
+    assert series_of(read_run(tmp_path).rows)['reward']==([9, 10, 11, 99, 100, 101], [t/200 for t in (9, 10, 11, 99, 100, 101)])
