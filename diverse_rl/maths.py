@@ -453,7 +453,7 @@ def procedural(
     seed:int,    # of at least 0; the same seed gives the same problems, another one draws others
     **cfg,       # settings of the task, over the defaults
 )->list[dict]:   # rows: question, answer, source, and for countdown numbers and target (else [] and None)
-    """Problems from `reasoning-gym`. Two seeds never share a draw; a task with few different problems may still repeat one by chance. [ours]
+    """Problems from `reasoning-gym`. Two seeds below 2^24 never share a draw (a multiple of 2^24 is a beginning itself, that of its quotient); a task with few different problems may still repeat one by chance. [ours]
 
     `ImportError` where it is missing, `ValueError` for an unknown task, bad settings, a seed or size that cannot be, or a task without a written answer."""
     try: import reasoning_gym as rg

@@ -61,12 +61,12 @@ def theatre_rows(record:dict # from `record_theatre`
     "A record in numbers. [ours]"
     return {k:[dict(step=s, **frame_row(f, record["front"]), others=f.get("others", {})) for s, f in zip(record["steps"], a["frames"])] for k, a in record["arms"].items()}
 
-# %% ../nbs/35_theatre.ipynb #8f72109e
+# %% ../nbs/35_theatre.ipynb #a5ad04fe
 def collapse_figure(record:dict # from `record_theatre`
     ): # plotly figure
     "Entropy over training: on the maze of the theatre, and the mean over held-out mazes. [ours]"
     from plotly.subplots import make_subplots
-    rows = theatre_rows(record); fig = make_subplots(1, 2, subplot_titles=("this maze, 96 answers", "24 held-out mazes, 12 answers each"), horizontal_spacing=.09)
+    rows = theatre_rows(record); fig = make_subplots(1, 2, subplot_titles=(f"this maze, {record['samples']} answers", "other held-out mazes"), horizontal_spacing=.09)
     for i, (k, r) in enumerate(rows.items()):
         how = dict(mode="lines+markers", name=record["arms"][k]["label"], legendgroup=k, line=dict(color=COLORS[i], dash=("solid", "dash", "solid", "dot", "dashdot")[i]), marker=dict(symbol=i, size=7))
         fig.add_scatter(x=[o["step"] for o in r], y=[round(o["entropy"], 3) for o in r], row=1, col=1, **how)
@@ -219,7 +219,7 @@ def record_arm(r:Recipe, # the experiment
     write_json(f, dict(stamp=stamp, frames=frames))
     return frames
 
-# %% ../nbs/35_theatre.ipynb #7bf3ba0c
+# %% ../nbs/35_theatre.ipynb #8e1a6337
 def _check_recipe(r):
     "Every arm has to take the same steps on rollouts over mazes"
     if r.task_kind != "maze": raise RecipeError(f"task.kind={r.task_kind!r}: the theatre shows routes; use a recipe on mazes")
@@ -237,13 +237,14 @@ def record_theatre(recipe, # path of a YAML recipe on mazes, or a `Recipe`
     command:str|None=None # what to record as the command
     )->dict: # the record, also kept as `out/NAME/theatre.json`
     "Train every arm of a recipe and keep what it answers to one held-out maze. Raises `RecipeError` for arms that cannot stand side by side. [ours]"
+    if every < 1 or samples < 1: raise ValueError(f"every={every}, samples={samples}: give whole numbers of at least 1")
     r = recipe if isinstance(recipe, Recipe) else load_recipe(recipe); _check_recipe(r)
     z = maze or theatre_maze(r, out); front = exact_front(z)
     arms = {a:dict(label=r.arms[a].label or a, answers_per_rollout=r.answers_of(a), frames=record_arm(r, a, z, out=out, every=every, samples=samples, others=others)) for a in r.arms}
     steps = list(range(0, r.train.steps + 1, every))
     rec = dict(command=command or f"python -c \"from diverse_rl.theatre import record_theatre; record_theatre('recipes/{r.name}.yaml', out='runs')\"", commit=commit(), hardware=hardware(), seed=r.seeds[0], samples=samples, maze=to_json(z), names=["completion", "gold", "diamond", "1-lava"],
         front=[_plain(v) for v in front.vectors_PD], front_routes=[" ".join(o) for o in front.routes], steps=steps, arms=arms)
-    (Path(out)/r.name/"theatre.json").write_text(json.dumps(rec, separators=(",", ":")))
+    write_json(Path(out)/r.name/"theatre.json", rec)
     return rec
 def recorded_theatre()->dict: # as from `record_theatre`
     "The record that comes with the library."
