@@ -22,7 +22,7 @@ from torch import Tensor
 
 # %% ../nbs/19_trust.ipynb #3ec9a19d
 from .compass import kl_neg_k3
-from .experts import MoELayer, find_moe_layers, there_and_back
+from .experts import MoELayer, _times, find_moe_layers
 from .exploration import _patch
 
 # %% ../nbs/19_trust.ipynb #52fbd821
@@ -139,9 +139,9 @@ def _look(w_EHF, anchor, delta_max):
     return angle,angle+m.error_E+anchor.error_E<=delta_max
 def _wedin(w_EHF, anchor_EHF, anchor, delta_max):
     "The same without a decomposition: angles by one power step, inside by Wedin's bound"
-    start = anchor.p_EH.float(); each = [(torch.dist(w.float(), a.float()), there_and_back(w.float().mT[None], p[None])[1][0]) for w,a,p in zip(w_EHF, anchor_EHF, start)]     # each matrix twice while it is in the cache
-    d,p = (torch.stack(x) for x in zip(*each)); d = d.double()*(1+1e-3)        # more than single precision loses in adding up the largest of matrices
+    d = torch.stack([torch.dist(w.float(), a.float()) for w,a in zip(w_EHF, anchor_EHF)]).double()*(1+1e-3)     # more than single precision loses in adding up the largest of matrices
     room = anchor.gap_E-d; bound = torch.where(room>d, torch.asin((d/room).clamp(max=1)), math.pi/2)
+    w = w_EHF.float(); p = _times(w, _times(w.mT, anchor.p_EH.to(w)))
     return prototype_angle(p/p.norm(dim=-1, keepdim=True).clamp(min=1e-30), anchor.p_EH),bound+anchor.error_E<=delta_max
 def _between(anchor_EHF, w_EHF, s_E):
     "The point of the segment as it will be stored; the anchor itself at 0"
