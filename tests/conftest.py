@@ -32,3 +32,24 @@ def browser():
         b = pw.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=120_000)
         yield b
         b.close()
+
+@pytest.fixture
+def show(browser, tmp_path):
+    "Open an interactive figure as a page of its own, which is refused every request but its own; `p.bad` collects errors and outside requests"
+    from figures import HOME
+    made = []
+    def _show(fig, scheme='light', width=900, height=900, motion='no-preference', copies=1, script=True):
+        c = browser.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, reduced_motion=motion, java_script_enabled=script); made.append(c)
+        p = c.new_page(); p.bad = []; p.set_default_timeout(90_000)
+        fig.save(tmp_path/'f.html'); body = (tmp_path/'f.html').read_text().replace('</main>', ''.join(fig.html() for _ in range(copies-1))+'<p id="after">after</p></main>')
+        def gate(r):
+            if r.request.url==HOME: r.fulfill(status=200, content_type='text/html; charset=utf-8', body=body)
+            elif r.request.url.startswith('data:'): r.continue_()
+            else: p.bad.append(f'outside request: {r.request.url}'); r.abort()
+        p.route('**/*', gate)
+        p.on('console', lambda m: m.type in ('error','warning') and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e)))
+        p.goto(HOME)
+        if script: p.wait_for_selector('.dr-panel :is(button,select)')
+        return p
+    yield _show
+    for c in made: c.close()

@@ -1,9 +1,10 @@
 "The Pareto explorer: best answers, cells and set rewards of the page are those of Python; hand, keyboard, hostile text, light and dark"
-import itertools, json, os, re
+import itertools, json, re
 from importlib import resources
 from pathlib import Path
 import numpy as np, pytest, torch
 from hypothesis import given, settings, strategies as st
+from figures import BOX, OVER, centre, drawn, live, module, nameless, put, shots, still_box, value
 from diverse_rl.metrics import pareto_mask
 from diverse_rl.pareto import best_answers, cell_shares, draws_reward, move_weight, pareto_explorer, pareto_run, run_table, utility_table
 from diverse_rl.sets import set_reward
@@ -125,32 +126,6 @@ def test_the_record_of_the_library():
 
 # ---- in a browser
 
-HOME = 'http://figure.test/'
-@pytest.fixture
-def show(browser, tmp_path):
-    "Open a figure as a page of its own; `p.bad` collects errors and outside requests"
-    made = []
-    def _show(fig, scheme='light', width=900, height=900, motion='no-preference', copies=1, script=True):
-        c = browser.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, reduced_motion=motion, java_script_enabled=script); made.append(c)
-        p = c.new_page(); p.bad = []; p.set_default_timeout(60_000)
-        fig.save(tmp_path/'f.html'); body = (tmp_path/'f.html').read_text().replace('</main>', ''.join(fig.html() for _ in range(copies-1))+'<p id="after">after</p></main>')
-        def gate(r):
-            if r.request.url==HOME: r.fulfill(status=200, content_type='text/html; charset=utf-8', body=body)
-            elif r.request.url.startswith('data:'): r.continue_()
-            else: p.bad.append(f'outside request: {r.request.url}'); r.abort()
-        p.route('**/*', gate)
-        p.on('console', lambda m: m.type in ('error','warning') and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e)))
-        p.goto(HOME)
-        if script: p.wait_for_selector('.dr-panel button')
-        return p
-    yield _show
-    for c in made: c.close()
-
-def value(p, key): return p.evaluate("k => document.querySelector('.dr-figure').model.get(k)", key)
-def put(p, **kv): p.evaluate("o => Object.entries(o).forEach(([k,v]) => document.querySelector('.dr-figure').model.set(k,v))", kv)
-def module(p): p.evaluate("async src => { window.m = await import(URL.createObjectURL(new Blob([src], {type:'text/javascript'}))); }", js_source('pareto'))
-def centre(p, sel, n=0):
-    b = p.locator(sel).nth(n).bounding_box(); return b['x']+b['width']/2, b['y']+b['height']/2
 def told(p): return p.locator('.dr-text').inner_text(), p.locator('.dr-numbers').inner_text()
 def drag(p, sel, dx, dy, n=0):
     x,y = centre(p,sel,n); p.mouse.move(x,y); p.mouse.down(); p.mouse.move(x+dx/2,y+dy/2,steps=3); p.mouse.move(x+dx,y+dy,steps=3); p.mouse.up()
@@ -158,7 +133,7 @@ def drag(p, sel, dx, dy, n=0):
 SETS = [rows(1,2), np.array(FOUR), np.array(FOUR+FOUR[:2]), rows(7,2,1), rows(5,3), np.repeat(rows(2,3,2),2,0), rows(6,4), np.eye(5), np.zeros((3,2))]
 @pytest.mark.parametrize('utility', UTILITIES)
 def test_best_answers_and_set_reward_are_those_of_python(show, utility):
-    p = show(made('plane')); module(p)
+    p = show(made('plane')); module(p, 'pareto')
     for v in SETS:
         for alpha in (.2,1.,7.):
             nodes = simplex_nodes(32, v.shape[1], alpha=alpha, dtype=torch.float64)
@@ -169,7 +144,7 @@ def test_best_answers_and_set_reward_are_those_of_python(show, utility):
     empty = p.evaluate("window.m.fill([[1,0]],[],[[.5,.5]],'linear')"); assert empty=={'best':[-1],'value':[0],'mean':[0]} and not p.bad
 
 def test_draws_and_moved_weights_are_those_of_python(show):
-    p = show(made('run2')); module(p); rng = np.random.default_rng(3)
+    p = show(made('run2')); module(p, 'pareto'); rng = np.random.default_rng(3)
     for d,n in ((2,1),(3,5),(4,8)):
         v,c,w = rows(n,d,n),rng.integers(1,9,n),simplex_nodes(16,d,dtype=torch.float64)
         for m in (1,3,16,500):
@@ -179,7 +154,7 @@ def test_draws_and_moved_weights_are_those_of_python(show):
 
 @pytest.mark.parametrize('utility', UTILITIES)
 def test_cells_are_those_of_python(show, utility):
-    p = show(made('plane')); module(p)
+    p = show(made('plane')); module(p, 'pareto')
     for v in SETS:
         if v.shape[1]>3: continue
         members = list(range(len(v)))
@@ -198,7 +173,7 @@ def test_cells_are_those_of_python(show, utility):
     assert not p.bad
 
 def test_staircase_and_hull_are_those_of_python(show):
-    p = show(made('plane')); module(p)
+    p = show(made('plane')); module(p, 'pareto')
     for seed in range(6):
         v = np.random.default_rng(seed).integers(0,6,(9,2))/5
         front = np.unique(v[pareto_mask(v, maximise=True)], axis=0)
@@ -307,10 +282,6 @@ def test_both_arms_follow_one_weight(show):
     p = show(made('run2')); h = '.dr-figure svg [role=slider]'; assert p.locator(h).count()==2; drag(p,h,40,0,1)
     assert p.locator(h).nth(0).get_attribute('aria-valuetext')==p.locator(h).nth(1).get_attribute('aria-valuetext')==', '.join(f'{o:.2f}' for o in value(p,'weights')) and value(p,'weights')[1]>.55
 
-BOX = "(() => { const b = document.querySelector('.dr-figure').getBoundingClientRect(), a = document.querySelector('#after').getBoundingClientRect(); return [b.width, b.height, a.top]; })()"
-OVER = "(() => { const e = document.querySelector('.dr-panel'), b = e.getBoundingClientRect(); return [e.scrollHeight-e.clientHeight, e.scrollWidth-e.clientWidth, Math.max(...[...e.children].map(c => c.getBoundingClientRect().right))-b.right, document.documentElement.scrollWidth-innerWidth]; })()"
-def still_box(p):
-    a,b = p.locator('.dr-figure').bounding_box(),p.locator('#after').bounding_box(); return [a['width'],a['height'],b['y']]
 @pytest.mark.parametrize('kind', KINDS)
 def test_the_page_does_not_jump(show, kind):
     "As high with its picture as with its program, whatever is hovered; controls fit; nothing is wider than the page"
@@ -333,24 +304,17 @@ def test_light_and_dark_and_names(show, kind):
         p.emulate_media(color_scheme=scheme); p.wait_for_function("v => document.querySelector('.dr-figure').dataset.dark == v", arg=str(scheme=='dark').lower())
         ink[scheme] = [sum(int(o) for o in re.findall(r'\d+', p.evaluate('s => getComputedStyle(document.querySelector(s)).color', s))[:3]) for s in ('.dr-figure','.dr-panel .dr-line')]
     assert all(a<300<500<b for a,b in zip(ink['light'],ink['dark']))
-    unnamed = p.evaluate("""[...document.querySelectorAll('.dr-figure button, .dr-figure select, .dr-figure input, .dr-figure [tabindex], .dr-figure [role=img]')].filter(e =>
-        !((e.getAttribute('aria-label') || '').trim() || (e.labels && e.labels[0] && e.labels[0].textContent.trim()) || (e.tagName=='BUTTON' && e.textContent.trim())) && getComputedStyle(e).display!='none').map(e => e.outerHTML)""")
-    assert unnamed==[] and p.locator('.dr-figure').get_attribute('aria-label') and not p.bad
+    assert nameless(p, hidden=False)==[] and p.locator('.dr-figure').get_attribute('aria-label') and not p.bad
 
 def test_a_figure_may_stand_twice_and_live(show):
     fig = made('plane'); p = show(fig, copies=2); p.locator('.dr-figure').nth(1).locator('.dr-point').first.click()
-    assert p.evaluate("[...document.querySelectorAll('.dr-figure')].map(e => e.model.get('m'))")==[4,3]; module(p)
-    n = p.evaluate("""state => { const heard = {}, model = { saved: 0, get: k => state[k], set: (k,v) => { state[k] = v; (heard['change:'+k] || []).forEach(f => f()); }, save_changes() { this.saved++; }, on: (e,f) => (heard[e] ||= []).push(f), off: () => {} };
-        const el = document.createElement('div'); document.body.append(el); window.live = { model, el, end: window.m.default.render({ model, el }) }; return el.querySelectorAll('svg *').length; }""", fig._all())
-    assert n==p.evaluate("document.querySelector('main .dr-figure').querySelectorAll('svg *').length")
+    assert p.evaluate("[...document.querySelectorAll('.dr-figure')].map(e => e.model.get('m'))")==[4,3]
+    assert live(p, fig)==drawn(p)
     p.evaluate("window.live.el.querySelector('.dr-point').dispatchEvent(new MouseEvent('click'))"); assert p.evaluate('window.live.model.saved')>0 and p.evaluate('window.live.end()') is None and not p.bad
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_screenshots(show, kind, tmp_path):
-    out = Path(os.getenv('SCREENSHOTS') or tmp_path); out.mkdir(parents=True, exist_ok=True); p = show(made(kind))
-    for look,scheme,width in (('light','light',900),('dark','dark',900),('phone','light',390)):
-        p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=900)); p.wait_for_timeout(600)
-        f = out/f'pareto-{kind}-{look}.png'; p.screenshot(path=f); assert f.stat().st_size > 8_000
+    shots(show(made(kind)), f'pareto-{kind}', tmp_path)
 
 def test_nothing_is_best_where_there_is_no_number():
     for bad in ([[np.nan, 1.], [0., 1.]], [[1., np.inf]]):

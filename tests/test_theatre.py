@@ -1,18 +1,18 @@
 "The collapse theatre: what is recorded, what a table does, what the figure shows"
-import itertools, json, os, shutil
+import itertools, json
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest, torch
 pytest.importorskip('trl')
-from hypothesis import assume, given, settings as hyp, strategies as st
+from hypothesis import given, settings as hyp, strategies as st
 import toy
-from test_widgets import BOX, OVER, contrast, labels, module, put, rows as still_rows, show, value
+from figures import BOX, OVER, contrast, drawn, live, module, nameless, put, shots, still_box, value
 from diverse_rl import run as R, theatre as T
-from diverse_rl.bandit import Bandit, pull
+from diverse_rl.bandit import Bandit
 from diverse_rl.maze import exact_front, from_json, make_maze, maze_config, score_text, to_json, walk_cells
 from diverse_rl.recipes import RecipeError, load_recipe, make_recipe
 from diverse_rl.theatre import *
-from diverse_rl.widgets import COLORS, js_source
+from diverse_rl.widgets import js_source
 
 RECORD = recorded_theatre()
 MAZE = from_json(RECORD['maze'])
@@ -215,7 +215,7 @@ def test_the_page_does_not_jump(show):
     for width in (1280,800,600,390,340):
         for o in (still,p): o.set_viewport_size(dict(width=width, height=1300))
         p.wait_for_timeout(150); box = p.evaluate(BOX)
-        assert box==pytest.approx(still_rows(still), abs=.5), width
+        assert box==pytest.approx(still_box(still), abs=.5), width
         longest = max((t for f in FRAMES for t,*_ in f['answers']), key=len); put(p, pick=[r[0] for r in theatre_state(RECORD)['routes']].index(longest))
         assert max(over := p.evaluate(OVER))<=1, (width,over)
         put(p, pick=-1, frame=0); assert p.evaluate(BOX)==box; put(p, frame=3)
@@ -240,18 +240,13 @@ def test_light_and_dark(show):
     assert contrast(ink['light'], ink['dark'])>10 and not p.bad
 
 def test_everything_has_a_name_and_two_may_stand_on_a_page(show):
-    p = show(make(), copies=2); assert labels(p)==[] and p.locator('.dr-panel button').count()==2
+    p = show(make(), copies=2); assert nameless(p)==[] and p.locator('.dr-panel button').count()==2
     ids = p.evaluate("[...document.querySelectorAll('pattern')].map(e => e.id)"); assert len(ids)==len(set(ids))==10
     p.evaluate("document.querySelector('.dr-figure').model.set('frame', 0)"); assert p.evaluate("[...document.querySelectorAll('.dr-figure')].map(e => e.model.get('frame'))")[0]==0 and not p.bad
 
 def test_a_live_model_is_drawn_the_same(show):
-    fig = make(); p = show(fig); module(p,'theatre')
-    n = p.evaluate("""state => { const heard = {}, model = { saved: 0, get: k => state[k], set: (k,v) => { state[k] = v; (heard['change:'+k] || []).forEach(f => f()); }, save_changes() { this.saved++; }, on: (e,f) => (heard[e] ||= []).push(f), off: () => {} };
-        const el = document.createElement('div'); document.body.append(el); window.live = { model, el, end: window.m.default.render({ model, el }) }; return el.querySelectorAll('svg *').length; }""", fig._all())
-    assert n==p.evaluate("document.querySelector('main .dr-figure').querySelectorAll('svg *').length") and p.evaluate('window.live.end()') is None and not p.bad
+    fig = make(); p = show(fig)
+    assert live(p, fig)==drawn(p) and p.evaluate('window.live.end()') is None and not p.bad
 
 def test_screenshots(show, tmp_path):
-    out = Path(os.getenv('SCREENSHOTS') or tmp_path); out.mkdir(parents=True, exist_ok=True); p = show(make())
-    for look,scheme,width in (('light','light',900),('dark','dark',900),('phone','light',390)):
-        p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=1200)); p.wait_for_timeout(600)
-        f = out/f'theatre-{look}.png'; p.screenshot(path=f); assert f.stat().st_size>8_000
+    shots(show(make()), 'theatre', tmp_path, 1200)

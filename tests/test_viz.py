@@ -3,9 +3,10 @@ import json, math, os, re, sys, time
 from pathlib import Path
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from figures import OVER, drawn, live, module, nameless, put, still_box, value
 from diverse_rl import viz
-from diverse_rl.viz import (OTHER, PANELS, Log, axis_limits, board_state, by_step, dashboard, flatten, folder_samples, grid_of, log_rows, panel_table, panels_of, place, read_run, series_of, smoothed, thin, trainer_samples, with_steps)
+from diverse_rl.viz import (PANELS, Log, axis_limits, board_state, by_step, dashboard, flatten, folder_samples, grid_of, log_rows, panel_table, panels_of, place, read_run, series_of, smoothed, thin, trainer_samples, with_steps)
 from diverse_rl.widgets import COLORS, js_source
 
 # ---- keys
@@ -278,31 +279,12 @@ def test_particles_in_a_real_kernel(kernel):
 
 # ---- in a browser: a page that is refused every request but its own
 
-HOME = 'http://figure.test/'
-@pytest.fixture
-def show(browser, tmp_path):
-    made = []
-    def _show(fig, scheme='light', width=900, height=1000, script=True):
-        c = browser.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, java_script_enabled=script); made.append(c)
-        p = c.new_page(); p.bad = []; p.set_default_timeout(90_000); fig.save(tmp_path/'f.html'); body = (tmp_path/'f.html').read_text().replace('</main>','<p id="after">after</p></main>')
-        def gate(r):
-            if r.request.url==HOME: r.fulfill(status=200, content_type='text/html; charset=utf-8', body=body)
-            elif r.request.url.startswith('data:'): r.continue_()
-            else: p.bad.append(f'outside request: {r.request.url}'); r.abort()
-        p.route('**/*', gate); p.on('console', lambda m: m.type in ('error','warning') and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e))); p.goto(HOME)
-        if script: p.wait_for_selector('.dr-panel select')
-        return p
-    yield _show
-    for c in made: c.close()
-def put(p, **kv): p.evaluate("o => Object.entries(o).forEach(([k,v]) => document.querySelector('.dr-figure').model.set(k,v))", kv)
-def value(p, key): return p.evaluate("k => document.querySelector('.dr-figure').model.get(k)", key)
-def module(p): p.evaluate("async src => { window.m = await import(URL.createObjectURL(new Blob([src], {type:'text/javascript'}))); }", js_source('dashboard'))
 def titles(p): return p.evaluate("[...document.querySelectorAll('.dr-cell')].map(e => e.dataset.panel)")
 def full(n=40, **kw): return dashboard(rows_of(n, [k for k in KEYS if not re.search(r'^(distinct|counts|cispo|rewards/(acc|mar|cho|rej)|policy_loss|exploration/(loss|clip_rate)|kl$|answers/component_3|answers/ew_best_at_[023]|answers/entropy_[03]|rewards/[^0]/)', k)]), **kw)
 def several(**kw): return dashboard({'stock':rows_of(30), 'a longer name of a run':rows_of(50, seed=1), 'third':rows_of(12, ('reward','answers/diversity_l1'), 2)}, **kw)
 
 def test_maths_is_that_of_python(show):
-    p = show(dashboard([])); module(p); g = np.random.default_rng(0)
+    p = show(dashboard([])); module(p, 'dashboard'); g = np.random.default_rng(0)
     for n,scale in ((1,3.),(2,0.),(37,.5),(60,12.)):
         s = np.cumsum(g.integers(1,5,n)).tolist(); v = [None if g.random()<.2 else float(x) for x in g.normal(size=n)]
         assert p.evaluate('([s,v,k]) => window.m.smoothed(s,v,k)', [s,v,scale])==[o if o is None else pytest.approx(o, abs=1e-12) for o in smoothed(s,v,scale)]
@@ -312,7 +294,7 @@ def test_maths_is_that_of_python(show):
     for n in range(40): assert [tuple(p.evaluate('n => [window.m.gridOf(n,false), window.m.gridOf(n,true)]', n)[i]) for i in (0,1)]==[grid_of(n),grid_of(n,True)]
 
 def test_numbers_are_short(show):
-    p = show(dashboard([])); module(p)
+    p = show(dashboard([])); module(p, 'dashboard')
     for v,t in ((0,'0'),(.5,'.5'),(-.01234,'−.0123'),(1,'1'),(12.345,'12.3'),(999.4,'999'),(9994,'9994'),(12345,'12.3k'),(1.5e6,'1.5M'),(3e-4,'3e-4'),(-2.26e-7,'−2.3e-7'),(2e9,'2e9'),(999_600,'1M'),(None,'–')): assert p.evaluate('v => window.m.short(v)', v)==t
     assert all(len(p.evaluate('v => window.m.short(v)', float(v)))<=7 for v in np.random.default_rng(0).normal(size=200)*10**np.linspace(-6,9,200))
 
@@ -376,14 +358,12 @@ def test_runs_on_top_of_each_other(show):
     assert sorted(lines)==sorted([k,r,COLORS[r]] for k,r in (('reward',0),('reward',1),('reward',2),('reward_std',0),('reward_std',1))) and not p.bad
 
 CASES = dict(full=full, several=several, few=lambda: dashboard(rows_of(6)), empty=lambda: dashboard([]))
-OVER = "(() => { const e = document.querySelector('.dr-panel'), b = e.getBoundingClientRect(); return [e.scrollHeight-e.clientHeight, e.scrollWidth-e.clientWidth, Math.max(...[...e.children].map(c => c.getBoundingClientRect().right))-b.right, document.documentElement.scrollWidth-innerWidth]; })()"
-def rows(p): a,b = p.locator('.dr-figure').bounding_box(),p.locator('#after').bounding_box(); return [a['width'],a['height'],b['y']]
 @pytest.mark.parametrize('name', CASES)
 def test_the_page_does_not_jump(show, name):
     b = CASES[name](); b.kept = {k:[viz._sample(1,'p','t'*300,.5)] for k in b.sources} if name!='few' else {}; b.refresh(); still,p = show(b, script=False),show(b)
     for width in (1280,600,390,340):
         for o in (still,p): o.set_viewport_size(dict(width=width, height=900))
-        p.wait_for_timeout(150); assert rows(p)==pytest.approx(rows(still), abs=.5), width
+        p.wait_for_timeout(150); assert still_box(p)==pytest.approx(still_box(still), abs=.5), width
         for view in ('all','Sets','reward'): put(p, view=view); assert max(over := p.evaluate(OVER))<=1, (width,view,over)
     assert not p.bad
 
@@ -396,14 +376,11 @@ def test_no_text_lies_on_another(show, name):
         p.set_viewport_size(dict(width=width, height=900)); p.wait_for_timeout(150)
         for view in ('all','Sets','Policy','Experts','Run','reward','syncs'): put(p, view=view); assert p.evaluate(CLASH)==[], (width,view)
 
-def labels(p): return p.evaluate("""[...document.querySelectorAll('.dr-figure button, .dr-figure select, .dr-figure input, .dr-figure [tabindex], .dr-figure [role=img]')].filter(e => !((e.getAttribute('aria-label') || '').trim() || (e.labels && e.labels[0] && e.labels[0].textContent.trim()))).map(e => e.outerHTML)""")
-def test_everything_has_a_name(show): p = show(full()); assert labels(p)==[] and p.locator('.dr-figure').get_attribute('aria-label')=='Dashboard of a training run' and all(len(o)>10 for o in p.evaluate("[...document.querySelectorAll('.dr-cell')].map(e => e.getAttribute('aria-label'))"))
+def test_everything_has_a_name(show): p = show(full()); assert nameless(p)==[] and p.locator('.dr-figure').get_attribute('aria-label')=='Dashboard of a training run' and all(len(o)>10 for o in p.evaluate("[...document.querySelectorAll('.dr-cell')].map(e => e.getAttribute('aria-label'))"))
 
 def test_a_live_model_is_drawn_the_same(show):
-    b = full(); p = show(b); module(p)
-    n = p.evaluate("""state => { const heard = {}, model = { get: k => state[k], set: (k,v) => { state[k] = v; (heard['change:'+k] || []).forEach(f => f()); }, save_changes() {}, on: (e,f) => (heard[e] ||= []).push(f), off: () => {} };
-        const el = document.createElement('div'); document.body.append(el); window.live = { model, el, end: window.m.default.render({ model, el }) }; return el.querySelectorAll('svg *').length; }""", b._all())
-    assert n==p.evaluate("document.querySelector('main .dr-figure').querySelectorAll('svg *').length") and p.evaluate('window.live.end()') is None and not p.bad
+    b = full(); p = show(b)
+    assert live(p, b)==drawn(p) and p.evaluate('window.live.end()') is None and not p.bad
 
 @pytest.mark.parametrize('name', ('full','several'))
 def test_screenshots(show, name, tmp_path):

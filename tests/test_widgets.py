@@ -1,11 +1,12 @@
 "Interactive figures: one program in a page without a kernel, its maths against Python, hand, keyboard, light and dark"
-import json, os, re
+import json, re
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, settings, strategies as st
+from figures import BOX, OVER, centre, contrast, drawn, live, module, nameless, put, shots, still_box, value
 from diverse_rl.experts import overlap
 from diverse_rl.report import COLORS as REPORT
-from diverse_rl.widgets import (COLORS, KERNELS, TARGETS, Figure, Look, figure_force, js_source, least_overlap, particle_repulsion, principal_view,
+from diverse_rl.widgets import (COLORS, KERNELS, TARGETS, figure_force, js_source, least_overlap, particle_repulsion, principal_view,
     prototype_record, prototype_sphere, recorded_prototypes)
 from diverse_rl.widgets import _json, _turned
 
@@ -110,34 +111,6 @@ def test_the_record():
     assert (p[:,1:]*p[:,:-1]).sum(-1).min()>0                                                              # signs go on from frame to frame
 
 # ---- in a browser: a page that is refused every request but its own
-
-HOME = 'http://figure.test/'
-STYLE = 'body{margin:12px;background:%s}'
-@pytest.fixture
-def show(browser, tmp_path):
-    "Open a figure as a page of its own; `p.bad` collects errors and outside requests"
-    made = []
-    def _show(fig, scheme='light', width=900, height=900, motion='no-preference', copies=1, script=True):
-        c = browser.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, reduced_motion=motion, java_script_enabled=script); made.append(c)
-        p = c.new_page(); p.bad = []; p.set_default_timeout(60_000)
-        fig.save(tmp_path/'f.html'); body = (tmp_path/'f.html').read_text().replace('</main>', ''.join(fig.html() for _ in range(copies-1))+'<p id="after">after</p></main>')
-        def gate(r):
-            if r.request.url==HOME: r.fulfill(status=200, content_type='text/html; charset=utf-8', body=body)
-            elif r.request.url.startswith('data:'): r.continue_()
-            else: p.bad.append(f'outside request: {r.request.url}'); r.abort()
-        p.route('**/*', gate)
-        p.on('console', lambda m: m.type in ('error','warning') and p.bad.append(m.text)); p.on('pageerror', lambda e: p.bad.append(str(e)))
-        p.goto(HOME)
-        if script: p.wait_for_selector('.dr-panel button')
-        return p
-    yield _show
-    for c in made: c.close()
-
-def value(p, key): return p.evaluate("k => document.querySelector('.dr-figure').model.get(k)", key)
-def put(p, **kv): p.evaluate("o => Object.entries(o).forEach(([k,v]) => document.querySelector('.dr-figure').model.set(k,v))", kv)
-def module(p, name): p.evaluate("async src => { window.m = await import(URL.createObjectURL(new Blob([src], {type:'text/javascript'}))); }", js_source(name))
-def centre(p, sel):
-    b = p.locator(sel).first.bounding_box(); return b['x']+b['width']/2, b['y']+b['height']/2
 
 def test_forces_are_those_of_python(show):
     p = show(particle_repulsion()); module(p,'particles'); g = torch.Generator().manual_seed(0)
@@ -257,10 +230,6 @@ def test_the_sphere_turns_by_hand_and_by_keyboard(show):
     assert abs(value(p,'yaw')-yaw+.1)<1e-4 and abs(value(p,'pitch')-.5)<1e-4 and ends(p)!=b
     p.get_by_role('button',name='Reset view').click(); assert ends(p)==a and not p.bad
 
-BOX = "(() => { const b = document.querySelector('.dr-figure').getBoundingClientRect(), a = document.querySelector('#after').getBoundingClientRect(); return [b.width, b.height, a.top]; })()"
-OVER = "(() => { const e = document.querySelector('.dr-panel'), b = e.getBoundingClientRect(); return [e.scrollHeight-e.clientHeight, e.scrollWidth-e.clientWidth, Math.max(...[...e.children].map(c => c.getBoundingClientRect().right))-b.right, document.documentElement.scrollWidth-innerWidth]; })()"
-def rows(p):
-    a,b = p.locator('.dr-figure').bounding_box(),p.locator('#after').bounding_box(); return [a['width'],a['height'],b['y']]
 @pytest.mark.parametrize('name', NAMES)
 def test_the_page_does_not_jump(show, name):
     "The box is as high with its picture as with its program; controls fit in it; nothing is wider than the page"
@@ -268,18 +237,13 @@ def test_the_page_does_not_jump(show, name):
     for width in (1280,600,390,340):
         for o in (still,p): o.set_viewport_size(dict(width=width, height=900))
         p.wait_for_timeout(100); box = p.evaluate(BOX)
-        assert box==pytest.approx(rows(still), abs=.5), width
+        assert box==pytest.approx(still_box(still), abs=.5), width
         assert max(over := p.evaluate(OVER))<=1, (width,over)
         view = [float(v) for v in p.locator('.dr-stage svg').get_attribute('viewBox').split()[2:]]
         assert view==list((make[name]().look.narrow if width<560 else make[name]().look.wide)[:2])
         if name=='particles': p.get_by_role('button',name='Step').click()
         else: put(p, frame=0)
         assert p.evaluate(BOX)==box and not p.bad
-
-def lightness(c):
-    r,g,b = [float(o)/255 for o in re.findall(r'[\d.]+', c)[:3]]; lin = lambda v: v/12.92 if v<=.04045 else ((v+.055)/1.055)**2.4
-    return .2126*lin(r)+.7152*lin(g)+.0722*lin(b)
-def contrast(a, b): a,b = sorted((lightness(a),lightness(b))); return (b+.05)/(a+.05)
 
 @pytest.mark.parametrize('name', NAMES)
 def test_light_and_dark(show, name):
@@ -311,23 +275,16 @@ def test_the_picture_stands_where_no_script_runs(show):
 @pytest.mark.parametrize('name', NAMES)
 def test_a_live_model_is_drawn_the_same(show, name):
     "What anywidget calls: the default export's render with a model it keeps, and the clean-up it returns"
-    fig = make[name](); p = show(fig); module(p, name)
-    n = p.evaluate("""state => { const heard = {}, model = { saved: 0, get: k => state[k], set: (k,v) => { state[k] = v; (heard['change:'+k] || []).forEach(f => f()); }, save_changes() { this.saved++; }, on: (e,f) => (heard[e] ||= []).push(f), off: () => {} };
-        const el = document.createElement('div'); document.body.append(el); window.live = { model, el, end: window.m.default.render({ model, el }) }; return el.querySelectorAll('svg *').length; }""", fig._all())
-    assert n==p.evaluate("document.querySelector('main .dr-figure').querySelectorAll('svg *').length")
+    fig = make[name](); p = show(fig)
+    assert live(p, fig)==drawn(p)
     p.evaluate("() => { const i = window.live.el.querySelector('input[type=range]'); i.value = 0; i.dispatchEvent(new Event('input')); }")
     assert p.evaluate('window.live.model.saved')>0 and p.evaluate('typeof window.live.end')=='function' and p.evaluate('window.live.end()') is None and not p.bad
 
-def labels(p): return p.evaluate("""[...document.querySelectorAll('.dr-figure button, .dr-figure select, .dr-figure input, .dr-figure [tabindex], .dr-figure [role=img]')].filter(e =>
-    !((e.getAttribute('aria-label') || '').trim() || (e.labels && e.labels[0] && e.labels[0].textContent.trim()) || (e.tagName=='BUTTON' && e.textContent.trim()))).map(e => e.outerHTML)""")
 @pytest.mark.parametrize('name', NAMES)
-def test_everything_has_a_name(show, name): p = show(make[name]()); assert labels(p)==[] and p.locator('.dr-figure').get_attribute('aria-label')
+def test_everything_has_a_name(show, name): p = show(make[name]()); assert nameless(p)==[] and p.locator('.dr-figure').get_attribute('aria-label')
 
 @pytest.mark.parametrize('name', NAMES)
 def test_screenshots(show, name, tmp_path):
-    out = Path(os.getenv('SCREENSHOTS') or tmp_path); out.mkdir(parents=True, exist_ok=True)
     p = show(make[name]())
     if name=='particles': [p.get_by_role('button',name='Step').click() for _ in range(3)]
-    for look,scheme,width in (('light','light',900),('dark','dark',900),('phone','light',390),('phone-dark','dark',390)):
-        p.emulate_media(color_scheme=scheme); p.set_viewport_size(dict(width=width, height=900)); p.wait_for_timeout(600)
-        f = out/f'widget-{name}-{look}.png'; p.screenshot(path=f); assert f.stat().st_size > 8_000
+    shots(p, f'widget-{name}', tmp_path)
