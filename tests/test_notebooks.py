@@ -13,7 +13,7 @@ force = os.getenv('NB_FLAGS', '').split()
 
 # ---- stored outputs against those of a run
 
-CHEAP = '00 01 02 03 04 05 07 10 11 30 31 32 33 34 90 91 92 93 94 99 index'.split()      # notebooks that take seconds and train nothing: what comes from training, or names the machine, differs between machines
+CHEAP = '00 01 02 03 04 05 06 07 08 09 10 11 15 16 17 19 21 23 30 31 32 33 34 35 90 91 92 93 94 99 index'.split()      # notebooks that take seconds and train nothing: what comes from training, or names the machine, differs between machines
 PLOTLY = 'application/vnd.plotly.v1+json'
 NOISE = [(r'\x1b\[[0-9;]*[A-Za-z]', ''),                # colours of a terminal
          (r'\b0x[0-9a-f]+', '0x'), (r'(?<![\w.])[\d.]+(?: ?(?:ns|us|µs|ms|s|sec|seconds?|min|minutes?))\b', 'TIME'),      # addresses, durations
