@@ -271,7 +271,7 @@ def test_a_watched_folder_in_a_real_kernel(kernel):
     assert printed(cell(kernel, "print(w.watching, w.values()['runs'][0]['last'])"))=='False 1'
 
 def test_particles_in_a_real_kernel(kernel):
-    heard = cell(kernel, "from diverse_rl.widgets import particle_repulsion\np = particle_repulsion()\np"); (o,) = opened(heard); s = o['data']['state']
+    heard = cell(kernel, "from diverse_rl.particles import particle_repulsion\np = particle_repulsion()\np"); (o,) = opened(heard); s = o['data']['state']
     assert shown_view(heard)['application/vnd.jupyter.widget-view+json']['model_id']==o['comm_id'] and s['_esm']==js_source('particles') and len(s['particles'])==12 and s['target']=='mixture' and s['repulsion'] is True
     from_browser(kernel, o['comm_id'], particles=[[0,0],[1,.5]], temperature=2, steps=7)
     assert printed(cell(kernel, "v = p.values(); print(v['particles'], v['temperature'], v['steps'])"))=='[[0, 0], [1, 0.5]] 2.0 7'

@@ -6,9 +6,11 @@ from hypothesis import given, settings, strategies as st
 from figures import BOX, OVER, centre, contrast, drawn, live, module, nameless, put, shots, still_box, value
 from diverse_rl.experts import overlap
 from diverse_rl.report import COLORS as REPORT
-from diverse_rl.widgets import (COLORS, KERNELS, TARGETS, figure_force, js_source, least_overlap, particle_repulsion, principal_view,
+from diverse_rl.particles import (KERNELS, TARGETS, figure_force, least_overlap, particle_repulsion, principal_view,
     prototype_record, prototype_sphere, recorded_prototypes)
-from diverse_rl.widgets import _json, _turned
+from diverse_rl.particles import _turned
+from diverse_rl.widgets import COLORS, js_source
+from diverse_rl.widgets import _json
 
 NAMES = ('particles','sphere')
 make = dict(particles=particle_repulsion, sphere=lambda **kw: prototype_sphere(recorded_prototypes(), **kw))
@@ -22,9 +24,9 @@ def test_a_module_fetches_nothing(name):
 
 def test_stored_figures_are_current():
     "The notebook keeps the programs in its outputs: run it again after a change of a program"
-    nb = json.loads((Path(__file__).parents[1]/'nbs/27_widgets.ipynb').read_text())
-    kept = [''.join(h) for c in nb['cells'] for o in c.get('outputs',[]) if (h:=o.get('data',{}).get('text/html'))]
-    assert len(kept)==2 and all(js_source(n) in h and make[n]().look.style() in h for n,h in zip(NAMES,kept))
+    def kept(name): return [''.join(h) for c in json.loads((Path(__file__).parents[1]/'nbs'/name).read_text())['cells'] for o in c.get('outputs',[]) if (h:=o.get('data',{}).get('text/html'))]
+    fresh = lambda stored, names: len(stored)==len(names) and all(js_source(n) in h and make[n]().look.style() in h for n,h in zip(names, stored))
+    assert fresh(kept('38_particles.ipynb'), NAMES) and fresh(kept('27_widgets.ipynb'), NAMES[:1])
 
 def test_an_unknown_figure_is_named():
     with pytest.raises(FileNotFoundError, match="no figure 'spere'; there are: .*particles.*sphere"): js_source('spere')
