@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   accelerate launch --multi_gpu --num_processes 2 -m diverse_rl.cli train recipes/maze_mini.yaml --arm grpo
 """
 
-# %% ../nbs/24_cli.ipynb #f6a122b7
+# %% ../nbs/24_cli.ipynb #fd9febff
 def _count(s):
     "A whole number of at least 1, for argparse"
     if not s.isdigit() or int(s)<1: raise argparse.ArgumentTypeError(f"{s!r}: give a whole number of at least 1")
@@ -38,24 +38,28 @@ def parser()->argparse.ArgumentParser:
     for name,help in (('train','train one arm of a recipe with one seed'), ('evaluate','measure one trained arm on the held-out mazes')):
         s = add(name, help, 'recipe', help='a YAML recipe')
         s.add_argument('--arm', required=True, help='an arm of the recipe'); s.add_argument('--seed', type=int, default=None, help="default: the recipe's first seed")
-        if name=='train': s.add_argument('--resume', action='store_true', help='go on from the last checkpoint, if there is one')
+        if name=='train':
+            s.add_argument('--resume', action='store_true', help='go on from the last checkpoint, if there is one')
+            s.add_argument('--evaluate', action='store_true', help='measure the arm too, once it is trained')
     s = add('compare', 'train and measure every arm and seed of a recipe, then write the report', 'recipe', help='a YAML recipe')
     s.add_argument('--finished', action='store_true', help='train nothing: results and report of the runs that are finished')
     s.add_argument('--workers', type=_count, default=None, help='training processes at a time, one thread each (default: one per core)')
     add('report', 'write report.html again from a finished comparison', 'run', help='a folder with results.json')
     return p
 
-# %% ../nbs/24_cli.ipynb #9f620a2d
+# %% ../nbs/24_cli.ipynb #86673cc5
 def do_train(a # parsed arguments
 )->None:
     "`diverse-rl train`"
     from diverse_rl.recipes import load_recipe
-    from diverse_rl.run import train_arm
-    r = load_recipe(a.recipe)
-    out = train_arm(r, a.arm, r.seeds[0] if a.seed is None else a.seed, a.out, resume=a.resume, progress=not os.environ.get('TQDM_DISABLE'))
-    if os.environ.get('RANK', '0')=='0': print(f"trained: {out}")
+    from diverse_rl.run import evaluate_arm, train_arm
+    r = load_recipe(a.recipe); seed = r.seeds[0] if a.seed is None else a.seed
+    out = train_arm(r, a.arm, seed, a.out, resume=a.resume, progress=not os.environ.get('TQDM_DISABLE'))
+    if os.environ.get('RANK', '0')!='0': return
+    print(f"trained: {out}")
+    if a.evaluate: evaluate_arm(r, a.arm, seed, a.out)
 
-# %% ../nbs/24_cli.ipynb #9d57e59f
+# %% ../nbs/24_cli.ipynb #e2336f1a
 def do_evaluate(a # parsed arguments
 )->None:
     "`diverse-rl evaluate`"
@@ -66,7 +70,7 @@ def do_evaluate(a # parsed arguments
     for k in (1, r.evaluate.pool): print(f"E_w[best@{k}] = {m['ew_best_at_k'][:,k-1].mean():.3f}   best@{k} = {m['best_at_k'][:,k-1].mean():.3f}   (answers, {r.evaluate.mazes} {'mazes' if r.task_kind=='maze' else 'questions'})")
     print(f"diversity (L1) = {m['pool_diversity_l1'].mean():.3f}   first component = {m['completion'].mean():.3f}   exact front = {front_of(r, w):.3f}")
 
-# %% ../nbs/24_cli.ipynb #5b241fe7
+# %% ../nbs/24_cli.ipynb #e8766848
 def do_compare(a # parsed arguments
 )->None:
     "`diverse-rl compare`"
@@ -75,7 +79,7 @@ def do_compare(a # parsed arguments
     res = compare(a.recipe, a.out, a.workers, finished=a.finished)
     print(table(res)); print(f"report: {write_report(Path(a.out)/res['name'])}")
 
-# %% ../nbs/24_cli.ipynb #9fcc728c
+# %% ../nbs/24_cli.ipynb #ca7adc6a
 def do_report(a # parsed arguments
 )->None:
     "`diverse-rl report`"

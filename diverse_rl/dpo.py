@@ -533,7 +533,7 @@ def _begin(model, tokenizer, rows, cfg, training, out):
     _once(out/'initial', lambda tmp: (model.save_pretrained(tmp), tokenizer.save_pretrained(tmp)))
     write_json(out/'settings.json', mine)
 
-# %% ../nbs/25_dpo.ipynb #0d49b7f3
+# %% ../nbs/25_dpo.ipynb #ca2a6db4
 def one_round(tokenizer, rows:list[dict], score:Callable, cfg:RoundConfig, training:dict, # as in `iterative_dpo`
     out:Path, # folder of all rounds
     t:int, # round, from 1
@@ -545,8 +545,11 @@ def one_round(tokenizer, rows:list[dict], score:Callable, cfg:RoundConfig, train
     f,device,team = _folder(out, t),'cuda' if torch.cuda.is_available() and not training.get('use_cpu') else 'cpu',team or _Team()
     if (had := team.first(lambda: read_json(f/'round.json'))): return had
     made = lambda name, make: load_from_disk(team.first(lambda: str(_once(f/name, make))))
-    samples = made('samples', lambda tmp: sample_round(_load(policy_path(out, t-1), device), tokenizer, rows, score, cfg, t).save_to_disk(str(tmp)))
     args = training_args(cfg, training, t, f/'trainer')
+    def draw(tmp):
+        with torch.autocast(device, torch.bfloat16, enabled=args.bf16):                # as in training
+            sample_round(_load(policy_path(out, t-1), device), tokenizer, rows, score, cfg, t).save_to_disk(str(tmp))
+    samples = made('samples', draw)
     def make(tmp):
         earlier = [load_from_disk(str(_folder(out, i)/'samples')) for i in range(1, t)] if cfg.method=='eto' else []
         pairs,counts = pair_round(samples, earlier, rows, tokenizer, cfg, t, bool(args.exploration_coef) and args.exploration_samples=='all')

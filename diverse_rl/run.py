@@ -33,7 +33,7 @@ from .recipes import EXPLORATION_KEYS, Recipe, RecipeError, fingerprint, recipe_
 from .reward import SetReward, seeded, whole_answer
 from .simplex import simplex_nodes
 
-# %% ../nbs/22_run.ipynb #00f2cb9b
+# %% ../nbs/22_run.ipynb #20eb898c
 class MazeScorer:
     "Reward vector of one route, from the maze in the dataset's `maze` column (JSON)."
     def __init__(self, components:str='all' # which of the four, as `TaskConfig.components`
@@ -58,7 +58,7 @@ def route_key(text:str)->str: # canonical form of a move list
     words = text.split()
     return ' '.join(words[1:] if words and words[0] in INTENTIONS else words)
 
-# %% ../nbs/22_run.ipynb #331b9027
+# %% ../nbs/22_run.ipynb #ec118c1f
 def write_json(path, # a file
     obj # plain data
 ):
@@ -70,7 +70,7 @@ def read_json(path)->dict: # {} where there is nothing that can be read
     try: return json.loads(Path(path).read_text())
     except (OSError,ValueError): return {}
 
-# %% ../nbs/22_run.ipynb #b5e1c553
+# %% ../nbs/22_run.ipynb #041ff492
 def policy_settings(p)->dict: # plain data
     "What a policy depends on: of a dense one, not how many experts a token would get."
     return {k:v for k,v in asdict(p).items() if k not in ('experts','top_k','noise') or getattr(p, 'experts', 0)}
@@ -90,7 +90,7 @@ def run_folder(r:Recipe, # the experiment
     if arm not in r.arms: raise RecipeError(f"arm={arm!r} is not in recipe {r.name!r}; it has {', '.join(r.arms)}")
     return Path(root)/r.name/arm/f'seed{seed}'
 
-# %% ../nbs/22_run.ipynb #47df6e6d
+# %% ../nbs/22_run.ipynb #2164e524
 def own_folder(r:Recipe, # the experiment
     arm:str, # which arm
     seed:int, # which seed
@@ -154,7 +154,7 @@ def held_out(r:Recipe)->list: # `Maze` objects
     "The mazes every arm is measured on; no training run draws from their seed."
     return make_mazes_for(r.task, r.evaluate.mazes, seed=r.evaluate.seed)
 
-# %% ../nbs/22_run.ipynb #4eb06c3c
+# %% ../nbs/22_run.ipynb #9635167b
 class MazeWork:
     "What a comparison needs to know of its task: mazes, walked by the small policy. An item is a `Maze`."
     d,tag,bf16 = 4,'answer',False                          # D; tag of an answer; precision
@@ -235,7 +235,7 @@ def work_of(r:Recipe): # `MazeWork`, or the class of another kind of task
     from diverse_rl.arithmetic import ArithmeticWork
     return ArithmeticWork(r)
 
-# %% ../nbs/22_run.ipynb #a43ebc5c
+# %% ../nbs/22_run.ipynb #0b4a953f
 def trainer_args(r:Recipe, # the experiment
     arm:str, seed:int, out, # which run, and its folder
     max_new:int, # longest completion [tokens]
@@ -251,7 +251,7 @@ def trainer_args(r:Recipe, # the experiment
     return DiverseGRPOConfig(output_dir=str(out), per_device_train_batch_size=micro, gradient_accumulation_steps=t.prompts*g//(world*micro), num_iterations=t.iterations, num_generations=g, max_completion_length=max_new, max_steps=t.steps,
         learning_rate=t.lr, lr_scheduler_type='constant_with_warmup' if t.warmup else 'constant', warmup_steps=t.warmup, weight_decay=t.weight_decay, beta=t.beta,
         epsilon=t.epsilon, epsilon_high=t.epsilon_high, temperature=t.temperature, entropy_coef=t.entropy_coef, max_grad_norm=t.max_grad_norm, loss_type=t.loss, seed=seed, data_seed=seed,
-        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, **{k:getattr(a, k) for k in EXPLORATION_KEYS}, **experts, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
+        advantage=a.method, credit=a.credit, credit_scale=a.credit_scale, credit_least_std=a.credit_least_std, credit_offset=a.credit_offset, credit_pool=a.credit_pool, max_k=t.max_k, completion_only=bf16, **{k:getattr(a, k) for k in EXPLORATION_KEYS}, **experts, shuffle_dataset=False, report_to='none', logging_steps=1, save_steps=t.save_every,
         save_total_limit=1, use_cpu=not torch.cuda.is_available(), bf16=bf16, fp16=False, disable_tqdm=not progress, dataloader_pin_memory=False,
         gradient_checkpointing=False, remove_unused_columns=False)
 
@@ -270,7 +270,7 @@ def orphaned()->bool: # True when the training process is alone
     boss = os.environ.get('DIVERSE_RL_BOSS')
     return bool(boss) and os.getppid()!=int(boss)
 
-# %% ../nbs/22_run.ipynb #f6c1d607
+# %% ../nbs/22_run.ipynb #7aa15d01
 def tokens_used(history:list, # the trainer's log
     rollouts:int, # per step
 )->float: # tokens
@@ -294,7 +294,7 @@ def callbacks(out, # folder of the run
             if orphaned(): sys.exit(143)
     return [Watch()]
 
-# %% ../nbs/22_run.ipynb #f903f8ce
+# %% ../nbs/22_run.ipynb #77d82137
 def last_checkpoint(out)->str|None: # path
     "The newest checkpoint that was written to its end, or None."
     found = sorted(Path(out).glob('checkpoint-*'), key=lambda p: int(p.name.split('-')[1]), reverse=True)
@@ -339,7 +339,7 @@ def make_trainer(r:Recipe, arm:str, seed:int, root, out, start, progress:bool): 
     return DiverseGRPOTrainer(model=model, processing_class=tok, reward_funcs=set_reward_for(r, arm, seed), train_dataset=data,
         args=trainer_args(r, arm, seed, out, w.room(items, m), progress), callbacks=callbacks(out, r.train_of(arm).tokens, rollouts, fingerprint(settings(r, arm))))
 
-# %% ../nbs/22_run.ipynb #43653240
+# %% ../nbs/22_run.ipynb #2ac6a548
 def finish(trainer, # after training
     out, # folder of the run
     arm, # which arm
@@ -436,7 +436,7 @@ def sampled_tokens(folder, rounds:int)->int: # of all rounds
     from datasets import load_from_disk
     return sum(len(c) for t in range(1, rounds+1) for c in load_from_disk(str(Path(folder)/f'round_{t:02d}'/'samples'))['completion_ids'])
 
-# %% ../nbs/22_run.ipynb #f97fc16c
+# %% ../nbs/22_run.ipynb #9205bb66
 def pool_of(model, tokenizer, items:list, # held-out mazes, or questions
     m:int, # answers per rollout
     r:Recipe, # task and pool size
@@ -449,7 +449,8 @@ def _scored(model, tokenizer, items, m, chains, r, temperature, seed):
     "`chains` rollouts per item, parsed and scored"
     w = work_of(r)
     asked = [as_text(tokenizer, w.question(i, m)) for i in items]
-    texts = sample_texts(model, tokenizer, [q for q in asked for _ in range(chains)], max_new_tokens=w.room(items, m), temperature=temperature, seed=seed)
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=bool(w.bf16)):    # as in training
+        texts = sample_texts(model, tokenizer, [q for q in asked for _ in range(chains)], max_new_tokens=w.room(items, m), temperature=temperature, seed=seed)
     ans = [whole_answer(t) if w.tag is None else parse_answers(t, m, tag=w.tag, key=w.key) for t in texts]
     vec = [[w.vector(items[i//chains], t) if ok else [0.]*w.d for t,ok in zip(a.texts, a.mask)] for i,a in enumerate(ans)]
     shape = (len(items), chains, m)
@@ -475,14 +476,15 @@ def expert_measures(model, tokenizer, pool:dict, work, m:int, # of `pool_of`; an
     s = routing_stats(model.eval(), dict(input_ids=x.input_ids.to(model.device), attention_mask=x.attention_mask.to(model.device)), layers)
     return dict(prototype_overlap=float(np.mean([float(overlap(p)) for p in Prototypes(layers, cold_steps=512).update()])), output_overlap=s.overlap, routing_entropy=s.entropy_of_mean, token_routing_entropy=s.mean_entropy)
 
-# %% ../nbs/22_run.ipynb #53370826
+# %% ../nbs/22_run.ipynb #9932512d
+def _pool_stamp(r, arm): return fingerprint(dict(asdict(r.evaluate), **settings(r, arm)))
 def evaluate_arm(r:Recipe, # the experiment
     arm:str, seed:int, # which run
     root='runs', # folder of all runs
 )->dict: # the pool, also kept as `pool.json`
     "Measure one trained arm on the held-out mazes. Raises `FileNotFoundError` when it was not trained, `RecipeError` when it was with other settings."
-    out = own_folder(r, arm, seed, root)
-    f,stamp = out/'pool.json',fingerprint(dict(asdict(r.evaluate), **settings(r, arm)))
+    out,stamp = own_folder(r, arm, seed, root),_pool_stamp(r, arm)
+    f = out/'pool.json'
     if (d:=read_json(f)).get('stamp')==stamp: return d
     w = work_of(r)
     model,tok = w.load(out/'model')
@@ -537,7 +539,7 @@ def by_step(logs:list, key:str)->dict: # step -> mean over seeds
             if v is not None: out.setdefault(h['step'], []).append(v)
     return {str(k):float(np.mean(v)) for k,v in sorted(out.items())}
 
-# %% ../nbs/22_run.ipynb #548ab375
+# %% ../nbs/22_run.ipynb #348b9838
 def finished_seeds(r:Recipe, # the experiment
     arm:str, # which arm
     root # folder of all runs
@@ -562,7 +564,7 @@ def expert_row(r:Recipe, arm:str, seeds:list, root, logs:list)->dict|None: # Non
     return dict(out, rollouts=[n*len(sampled(l)) for l in logs], syncs=[len(sampled(l)) for l in logs], reward_drop=[stability([h['reward'] for h in l['history'] if 'reward' in h]) for l in logs],
         tokens_per_solved=[l['generated_tokens']/max(1., n*sum(h['answers/component_0']*h['answers/pool_size'] for h in sampled(l))) for l in logs])
 
-# %% ../nbs/22_run.ipynb #76a83248
+# %% ../nbs/22_run.ipynb #82d48ba4
 def arm_result(r:Recipe, # the experiment
     arm:str, # which arm
     root, # folder of all runs
@@ -597,20 +599,21 @@ def collect(r:Recipe, root, command:str, seconds:float)->dict: # results
     write_json(f, res)
     return res
 
-# %% ../nbs/22_run.ipynb #3dd4bfa3
+# %% ../nbs/22_run.ipynb #334c638c
 class RunError(RuntimeError): "A training process that failed; the message ends with the end of its log."
 def jobs_of(r:Recipe, root)->list[tuple]: # (arm, seed)
-    "The runs of a comparison that are not finished."
-    return [(a,s) for s in r.seeds for a in r.arms if not (run_folder(r, a, s, root)/'log.json').exists()]
+    "The runs of a comparison that are not trained, or not measured as the recipe says."
+    done = lambda a,f: (f/'log.json').exists() and read_json(f/'pool.json').get('stamp')==_pool_stamp(r, a)
+    return [(a,s) for s in r.seeds for a in r.arms if not done(a, run_folder(r, a, s, root))]
 def start_job(recipe_path, # its YAML file
     arm:str, # which arm
     seed:int, # which seed
     root, # folder of all runs
     log:Path # file for what it writes, added to
 )->subprocess.Popen:
-    "One training run in its own process, one thread, output to `log`."
+    "One run, trained and measured in its own process, one thread, output to `log`."
     env = {**os.environ, 'OMP_NUM_THREADS':'1', 'OMP_WAIT_POLICY':'PASSIVE', 'TQDM_DISABLE':'1', 'HF_HUB_OFFLINE':'1', 'TOKENIZERS_PARALLELISM':'false', 'DIVERSE_RL_BOSS':str(os.getpid())}
-    cmd = [sys.executable, '-m', 'diverse_rl.cli', 'train', str(recipe_path), '--arm', arm, '--seed', str(seed), '--out', str(root), '--resume']
+    cmd = [sys.executable, '-m', 'diverse_rl.cli', 'train', str(recipe_path), '--arm', arm, '--seed', str(seed), '--out', str(root), '--resume', '--evaluate']
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open('ab') as f: return subprocess.Popen(cmd, env=env, stdout=f, stderr=subprocess.STDOUT)
 
@@ -621,7 +624,7 @@ def fraction(folder)->float: # 0..1
     p = read_json(Path(folder)/'progress.json')
     return min(1., max(p['step']/max(1, p['steps']), p['tokens']/p['budget'] if p['budget'] else 0)) if p else 0.
 
-# %% ../nbs/22_run.ipynb #3f0d3249
+# %% ../nbs/22_run.ipynb #c1376357
 def run_jobs(r:Recipe, # the experiment
     recipe_path, # its YAML file
     jobs:list, # (arm, seed) pairs
