@@ -93,7 +93,7 @@ def test_symptoms_use_names_of_the_glossary():
 def test_claims_fill_in_when_results_come(tmp_path, monkeypatch):
     "With a recorded result the row is computed; without, it says so"
     ns = {}
-    for s in cells('94_claims.ipynb', 'code')[:5]: exec(s, ns)
+    for s in cells('94_claims.ipynb', 'code')[:6]: exec(s, ns)
     claim = next(c for c in ns['claims'] if c.recipe=='maze_edo' and 'entropy' in c.text)
     one = lambda h,g: dict(entropy_nats={str(i):h for i in range(12)}, greedy=[g,g-.01,g+.01], voted_at_k={'1':[g]*3,'12':[g+h]*3})
     arms = dict(grpo=one(.1,.6), novelty_3=one(.3,.6))
@@ -112,7 +112,7 @@ def test_claims_fill_in_when_results_come(tmp_path, monkeypatch):
 
 def test_verdicts():
     ns = {}
-    for s in cells('94_claims.ipynb', 'code')[:5]: exec(s, ns)
+    for s in cells('94_claims.ipynb', 'code')[:6]: exec(s, ns)
     res = dict(front=1., arms={k:dict(ew_best_at_k={'1':[0,0,0],'12':v}, experts=dict(x=e)) for k,v,e in (('a',[.8,.7,.9],[.1,.2]), ('b',[.5,.4,.6],[.5,.6]), ('c',[.82,.75,.9],[.15,.7]))})
     assert [ns['above'](*p)(res)[1] for p in (('a','b'),('b','a'),('a','c'))]==['holds','failed','not told apart']
     assert [ns['by_seed'](*p, 'x')(res)[1] for p in (('a','b'),('b','a'),('a','c'))]==['holds','failed','not told apart']

@@ -122,6 +122,23 @@ def test_notebook_shape(p):
     assert cells(p,'markdown')[0] == json.loads(p.read_text())['cells'][0] and re.fullmatch(r'# [^\n]+\n\n> [^\n]+', first), 'first cell: `# Title`, blank line, `> subtitle`'
     assert re.fullmatch(rf'\[!\[Open In Colab\]\(\S+colab-badge\.svg\)\]\(\S+/nbs/{re.escape(p.name)}\)', second), 'second text cell: the Colab badge of this notebook alone'
 
+def in_colab(p): return next((''.join(c['source']) for c in cells(p) if 'google.colab' in ''.join(c['source'])), '')
+
+@pytest.mark.parametrize('p', nbs, ids=name)
+def test_colab_installs(p):
+    "Who comes by the badge has the library after the first cell of code; the notebooks for a card keep their results on the drive and have a cell of their own"
+    own = in_colab(p)
+    assert 'pip", "install"' in own and 'drive' in own if p.name[:2] in ('40','41','42') else own==in_colab(nbs[0]) and '#| eval: false' in own and own in [''.join(c['source']) for c in cells(p)[:2]]
+
+def test_colab_cell_runs(tmp_path, monkeypatch):
+    "Elsewhere it does nothing; in Colab it clones and installs once, and the notebook finds its folder"
+    done,text = [],in_colab(nbs[0]).replace('/content', str(tmp_path)); monkeypatch.chdir(tmp_path)
+    exec(text, {}); assert Path.cwd()==tmp_path and not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, 'google.colab', None)
+    monkeypatch.setattr(subprocess, 'run', lambda c,**kw: (done.append(c), (tmp_path/'diverse_rl/nbs').mkdir(parents=True)))
+    for _ in range(2): exec(text, {}); assert Path.cwd()==tmp_path/'diverse_rl/nbs'
+    assert len(done)==1 and done[0].startswith('git clone') and 'pip install' in done[0]
+
 @pytest.mark.parametrize('p', nbs, ids=name)
 def test_imports_stand_alone(p):
     "The site's build runs each cell that holds an import, and nothing else: such a cell must not need another"
