@@ -25,9 +25,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 # %% ../nbs/25_dpo.ipynb #a69d8ca8
-from .recipes import fingerprint
+from .recipes import fingerprint, only_one, read_json, write_json
 from .reward import seeded
-from .run import only_one, read_json, write_json
 from .trainer import check_trl, _patch
 
 # %% ../nbs/25_dpo.ipynb #4ce01ff3

@@ -26,10 +26,10 @@ from .maths import ASK_HASH, MathsScorer, load_maths
 from .maze import MANY_ROUTES, ONE_ROUTE, from_json, make_maze, maze_prompt, score_text, walk_cells
 from .policy import cell_names, make_mazes_for, teacher_walks
 from .pretrained import ColdStart, cold_start, toy_tokenizer
-from .recipes import ArithmeticConfig, ArmConfig, EvalConfig, Recipe, RoundsConfig, TaskConfig, TrainConfig, fingerprint
+from .recipes import ArithmeticConfig, ArmConfig, EvalConfig, Recipe, RoundsConfig, TaskConfig, TrainConfig, fingerprint, only_one, read_json, write_json
 from .report import table, table_rows, write_report
 from .reward import seeded
-from .run import MazeWork, MazeScorer, bringing, callbacks, commit, evaluate_arm, give_weights, last_checkpoint, mix, only_one, own_folder, read_json, run_folder, settings, tokens_used, trainer_args, write_json
+from .run import MazeWork, MazeScorer, bringing, callbacks, commit, evaluate_arm, give_weights, last_checkpoint, mix, own_folder, run_folder, settings, tokens_used, trainer_args
 from .sizing import Plan, cache_bytes, config_of, find_hardware
 
 # %% ../nbs/29_gpu.ipynb #3d1872cb

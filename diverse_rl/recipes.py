@@ -8,10 +8,11 @@ Docs: https://diverse-rl.github.io/diverse_rl/recipes.html.md"""
 __all__ = ['LOSSES', 'NODE_METHODS', 'EXPLORATION_KEYS', 'MOST_ANSWERS', 'ARITHMETIC_TASKS', 'DPO_METHODS', 'RecipeError',
            'TrainConfig', 'TaskConfig', 'check_task', 'ArithmeticConfig', 'PretrainedConfig', 'RoundsConfig',
            'EvalConfig', 'ExpertsConfig', 'ArmConfig', 'Recipe', 'make_recipe', 'load_recipe', 'recipe_dict',
-           'fingerprint']
+           'fingerprint', 'write_json', 'read_json', 'only_one']
 
-# %% ../nbs/21_recipes.ipynb #38f3a446
-import difflib, hashlib, json, math, re
+# %% ../nbs/21_recipes.ipynb #5fd8c365
+import difflib, hashlib, json, math, os, re
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, asdict, replace, is_dataclass
 from pathlib import Path
 
@@ -400,3 +401,26 @@ def fingerprint(obj, # plain data
 )->str: # 10 hex digits
     "A short hash of plain data, to tell whether a cached result belongs to these settings."
     return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:10]
+
+# %% ../nbs/21_recipes.ipynb #fef806c0
+def write_json(path, # a file
+    obj # plain data
+):
+    "Write `obj` as JSON in one move, so that a reader or a killed run never sees half a file."
+    p = Path(path); tmp = p.with_name(f'{p.name}.{os.getpid()}')
+    tmp.write_text(json.dumps(obj, indent=1)); tmp.replace(p)
+def read_json(path)->dict: # {} where there is nothing that can be read
+    "A JSON file, or an empty dictionary."
+    try: return json.loads(Path(path).read_text())
+    except (OSError,ValueError): return {}
+@contextmanager
+def only_one(out # folder of the run
+):
+    "Hold a run folder for this process. Raises `RecipeError` when another one holds it."
+    try: import fcntl
+    except ImportError: yield; return                      # no such locks on this system
+    with (Path(out)/'.lock').open('a+') as f:
+        try: fcntl.flock(f, fcntl.LOCK_EX|fcntl.LOCK_NB)
+        except BlockingIOError: f.seek(0); raise RecipeError(f"{out} is being trained by process {f.read()}: wait for it, or end it") from None
+        f.truncate(0); f.write(str(os.getpid())); f.flush()
+        yield

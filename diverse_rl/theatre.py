@@ -27,8 +27,8 @@ from .answers import parse_answers
 from .bandit import Bandit, pull, run_bandit
 from .maze import Maze, coverage, exact_front, from_json, score_moves, to_json, walk_cells
 from .policy import load_policy, maze_question, read_route, sample_texts
-from .recipes import Recipe, RecipeError, fingerprint, load_recipe
-from .run import commit, finish, hardware, held_out, longest, make_trainer, own_folder, read_json, settings, warm_folder, write_json
+from .recipes import Recipe, RecipeError, fingerprint, load_recipe, read_json, write_json
+from .run import commit, finish, hardware, held_out, longest, make_trainer, own_folder, settings, warm_folder
 from .widgets import COLORS, Figure, Look
 
 # %% ../nbs/35_theatre.ipynb #2d752a2b

@@ -55,8 +55,8 @@ def test_an_arm_with_pairs_goes_on_where_it_was_cut(done, monkeypatch):
     with pytest.raises(RecipeError, match='add --resume'): train_arm(make('cut'), 'ed', 0, done/'runs', progress=False)
     with pytest.raises(RecipeError, match='other settings'): train_arm(make_recipe({**recipe_dict(make('cut')), 'dpo':dict(rounds=2, prompts=3, samples=4, batch=2, lr=.5)}), 'ed', 0, done/'runs', resume=True, progress=False)
     with monkeypatch.context() as m:
-        m.setenv('WORLD_SIZE', '2')
-        with pytest.raises(RecipeError, match='without a launcher'): train_arm(make('cut'), 'ed', 0, done/'runs', resume=True, progress=False)
+        m.setenv('WORLD_SIZE', '3')
+        with pytest.raises(RecipeError, match='dpo.batch=2 pairs do not divide over 3 processes'): train_arm(make('cut'), 'ed', 0, done/'runs', resume=True, progress=False)
     out = train_arm(make('cut'), 'ed', 0, done/'runs', resume=True, progress=False); a,b = (read_json(o/'log.json') for o in (whole, out))
     assert a['history']==b['history'] and a['generated_tokens']==b['generated_tokens'] and len(a['history'])==2 and all('loss' in h for h in a['history'])
     assert (out/'model/model.safetensors').read_bytes()==(whole/'model/model.safetensors').read_bytes()

@@ -181,6 +181,18 @@ def test_two_processes_train_one_policy(done, tmp_path):
     mean = [h['completions/mean_length'] for h in log['history']]; assert log['generated_tokens']==round(8*sum(mean))        # 8 rollouts in all, not per process
     assert warm_weights(done.runs)==warm_weights(root)!=weights(logs[0].parent)                                   # one warm start, as one process makes it
 
+BY_LENGTH = "import sys\nfrom diverse_rl import cli, run\nrun.pair_score = lambda r: lambda text, **_: float(len(text) % 2)\nsys.exit(cli.main())\n"      # a toy reaches no exit, and would have no pairs
+@pytest.mark.skipif(not torch.distributed.is_available(), reason='torch was built without torch.distributed')
+def test_two_processes_train_one_policy_in_rounds(done, tmp_path):
+    f = toy.recipe(tmp_path, 'rounds', arms=dict(ed=dict(method='ed_idpo', exploration_coef=.5)), dpo=dict(rounds=2, prompts=4, samples=4, batch=4)); (tmp_path/'by_length.py').write_text(BY_LENGTH); outs = []
+    for n in ('1','2'):
+        toy.warm(tmp_path/n); outs.append(tmp_path/n/'rounds/ed/seed0')
+        said = toy.run('train', f, '--arm', 'ed', '--out', tmp_path/n, launcher=('-m','torch.distributed.run','--standalone','--nproc_per_node',n,tmp_path/'by_length.py')); assert said.count('trained:')==1
+    a,b = (R.read_json(o/'log.json') for o in outs); first = [{k:v for k,v in l['history'][0].items() if k!='loss'} for l in (a,b)]
+    assert first[0]['counts']==first[1]['counts'] and first[0]['distinct']==first[1]['distinct'] and len(b['history'])==2 and all(h['counts']['pairs']>=4 for h in b['history'])
+    steps = [[sum('loss' in h for h in R.read_json(o/f'rounds/round_0{t}/model/log.json')) for t in (1,2)] for o in outs]; assert steps[0][0]==steps[1][0]           # the batch is the recipe's, however many share it
+    assert weights(outs[1])!=warm_weights(tmp_path/'2') and not list(outs[1].glob('rounds/*/*.tmp'))
+
 def test_rollouts_must_divide_over_processes(monkeypatch, tmp_path):
     monkeypatch.setenv('WORLD_SIZE', '3')
     with pytest.raises(RecipeError, match=r'prompts\*group=8 .* 3 processes'): R.trainer_args(make_recipe(toy.TOY), 'vpo', 0, tmp_path, 9, False)
