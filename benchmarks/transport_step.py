@@ -3,7 +3,7 @@
 A Qwen3-MoE of two layers, hidden 512, 20 experts of inner width 512, two per token, 4096 tokens, one thread. After each backward pass the whole of
 `SteinTransport.apply` is timed (co-activation, power iteration, check for gradients that are not finite, attraction, repulsion, numbers for the log), with half
 of the pairs attracting, and the counting of co-activations on the routers' outputs, which happens in the forward pass. Then AdamW takes a step (learning rate 1e-5)
-and both budgets are timed: `AnchorBudget.project` against the anchor of the first step (budget .1 rad), and the five sums of the behaviour budget over 8 x 512 log-probabilities (`free`; `exact` is a forward pass more).
+and both budgets are timed: `AnchorBudget.project` against the anchor of the first step (budget .1 rad), with the power iteration that the next transport then takes, and the five sums of the behaviour budget over 8 x 512 log-probabilities (`free`; `exact` is a forward pass more).
 The spectrum of the output projections is set to one like that of trained ones, first singular value 1, second .65: random matrices have no gap, and without one a budget has to look at every expert closely in
 every step. Both cases are rows, and so are a step in which every expert is pulled back, and a sync, which comes once per batch of rollouts.
 The floor is reading the gradients of the experts once. Processor time, the fastest of the repeats of each: what moves much memory suffers most from a busy machine."""
@@ -48,15 +48,16 @@ def beyond(budget):
 def seconds(repeats):
     "Seconds (R,7): backward, transport, counting, prototypes, floor, anchor budget, behaviour budget; seconds of a sync, and of a step in which every expert is pulled"
     from diverse_rl.transport import SteinTransport, TransportConfig
+    from diverse_rl.experts import Prototypes
     from diverse_rl.trust import AnchorBudget, drift_of, drift_sums
     model = policy(); t = SteinTransport(model, TransportConfig(transport=True)); out = []; gapped(t.layers)
     tokens = torch.randint(0, 512, (ROWS,LENGTH), generator=torch.Generator().manual_seed(0)); count = one_layer_of_counting(t)
-    budget = AnchorBudget(t.layers, .1); budget.sync(); sync = clock(budget.sync)
+    budget = AnchorBudget(t.layers, .1, prototypes=t.prototypes); budget.sync(); apart = Prototypes(t.layers); sync = clock(budget.sync)
     opt = torch.optim.AdamW([l.down for l in t.layers], lr=1e-5); logps = -torch.rand(ROWS, LENGTH); old = logps+.01*torch.randn(ROWS, LENGTH)
     for r in range(repeats+1):
         model.zero_grad(); loss = model(input_ids=tokens, labels=tokens).loss
         backward = clock(loss.backward); grads = [p.grad for l in t.layers for p in l.tensors.values()]
-        floor = min(clock(lambda: [g.sum() for g in grads]) for _ in range(2)); proto = clock(t.prototypes.update)
+        floor = min(clock(lambda: [g.sum() for g in grads]) for _ in range(2)); proto = clock(apart.update)
         numbers = [None]; moved = clock(lambda: numbers.__setitem__(0, t.apply()))
         assert numbers[0]['transport/mixing']>.05 and numbers[0]['transport/repulsive_norm']>0, numbers
         opt.step(); anchored = clock(lambda: numbers.__setitem__(0, budget.project())); assert numbers[0]['pulled']==0<numbers[0]['angle_max']<=.1, numbers

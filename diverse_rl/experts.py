@@ -223,25 +223,29 @@ class Prototypes:
         cold_steps:int=64, # in the first update, which starts at random
     ):
         self.layers,self.steps,self.cold_steps = list(layers),steps,cold_steps
-        self.p = self.u = self.sigma = None
+        self.p = self.u = self.sigma = self.held = None
     def _sizes(self): return [l.down_EHF.shape for l in self.layers]
     @torch.no_grad()
-    def update(self)->list[Tensor]: # p (E,H) of each layer, float32
+    def update(self, ahead:bool=False # keep as `held` the u that this one starts from: whoever needs prototypes of these weights next takes this update for its own
+    )->list[Tensor]: # p (E,H) of each layer, float32
         "Follow the weights as they are now. Under FSDP2 every process has to call it and gets all experts."
-        cold = self.u is None
+        cold = self.u is None; self.held = self.u if ahead else None
         starts = [start_vectors((e,f), torch.Generator().manual_seed(i)) for i,(e,_,f) in enumerate(self._sizes())] if cold else self.u
         new = [sign_aligned(layer_power(l, u, self.cold_steps if cold else self.steps), None if cold else p.to(l.down.device)) for l,u,p in zip(self.layers, starts, self.p or starts)]
         self.p,self.u,self.sigma = (list(x) for x in zip(*new))
         return self.p
     def state_dict(self)->dict: # lists of tensors; empty before the first update
         "What a later process needs to go on from here."
-        return {} if self.u is None else dict(p=[t.cpu() for t in self.p], u=[t.cpu() for t in self.u])
+        kept = dict(p=self.p, u=self.u, **({} if self.held is None else dict(held=self.held, ahead=self.sigma))) if self.u is not None else {}
+        return {k:[t.cpu() for t in ts] for k,ts in kept.items()}
     def load_state_dict(self, state:dict # from `state_dict`
     )->None:
         "Go on from a saved state. Raises `ValueError` when it is of another model."
-        if not state: self.p = self.u = self.sigma = None; return
+        self.p = self.u = self.sigma = self.held = None
+        if not state: return
         p = _load([(e,h) for e,h,_ in self._sizes()], state, 'p')
-        self.p,self.u,self.sigma = p,_load([(e,f) for e,_,f in self._sizes()], state, 'u'),None
+        self.p,self.u = p,_load([(e,f) for e,_,f in self._sizes()], state, 'u')
+        if 'held' in state: self.held,self.sigma = _load([(e,f) for e,_,f in self._sizes()], state, 'held'),_load([(e,) for e,_,_ in self._sizes()], state, 'ahead')
 
 # %% ../nbs/16_experts.ipynb #4eed3e2c
 def _cosines(p_EH): return (p_EH @ p_EH.mT).clamp(-1, 1)

@@ -88,6 +88,7 @@ class DiverseGRPOTrainer(BehaviourMixin, ExplorationMixin, GRPOTrainer):
             raise ValueError(f"advantage={self.args.advantage!r}, credit={self.args.credit!r} need reward vectors: put a diverse_rl.reward.SetReward into reward_funcs")
         self._entropies = None
         self.transport = add_transport(self) if self.args.transport else None
+        if self.anchors and self.transport and self.transport.layers==self.anchors.layers: self.anchors.share(self.transport.prototypes)
         if self.args.routing: add_routing(self)
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

@@ -6,9 +6,9 @@ Docs: https://diverse-rl.github.io/diverse_rl/transport.html.md"""
 
 # %% auto #0
 __all__ = ['ATTRACTS', 'REPELS', 'SCALES', 'TRANSPORT_FILE', 'chance_affinity', 'repelled_pairs', 'attraction_weights', 'attract',
-           'attract_', 'Written', 'written', 'prototype_push', 'repulsion_gradient', 'push_factor', 'TransportConfig',
-           'check_transport', 'Field', 'stein_field', 'Transported', 'transport_layer', 'SteinTransport', 'apply',
-           'save_transport', 'load_transport', 'transport_callback', 'add_transport']
+           'Shared', 'attract_', 'Written', 'written', 'prototype_push', 'repulsion_gradient', 'push_factor',
+           'TransportConfig', 'check_transport', 'Field', 'stein_field', 'Transported', 'transport_layer',
+           'SteinTransport', 'apply', 'save_transport', 'load_transport', 'transport_callback', 'add_transport']
 
 # %% ../nbs/17_transport.ipynb #0acae8b7
 from dataclasses import dataclass, field
@@ -68,29 +68,36 @@ def attract(
     kind = torch.promote_types(grads_En.dtype, torch.float32)
     return (weights_EE.to(kind) @ grads_En.to(kind).flatten(1)).view(-1, *grads_En.shape[1:]).to(grads_En.dtype)
 
-# %% ../nbs/17_transport.ipynb #8fcc7658
+# %% ../nbs/17_transport.ipynb #ff859af6
 def _flat(x): return x.view(len(x), -1) if x.is_contiguous() else x.flatten(1)
 def _width(x, experts, unit):
     "Columns of a block, a multiple of `unit`: what fits into the cache, or much on an accelerator"
     room = 8192 if x.device.type=='cpu' else 2**26//experts
     return min(max(room//unit, 1)*unit, x.shape[1])
+class Shared(NamedTuple):
+    "What `attract_` says of the rows that it changed"
+    squares:Tensor # squared norm of all averages together
+    left:Tensor    # (row, block) pairs that keep their own, because the average is not finite
 @torch.no_grad()
 def attract_(
     grads_En:Tensor, # changed in place
     weights_EE:Tensor, # rows: the experts of `grads_En`; columns: all experts
     gather=None, # rows of this process (e,c) -> rows of all experts (E,c); None: they are all here
     plus:tuple[Tensor,Tensor]|None=None, # (e,A) and (e,B), whose outer products are added to gradients of shape (e,A,B)
-    )->Tensor: # squared norm of all averages of these rows together, without `plus`
-    "`attract` in place, block by block; a second part of rank one goes in while the block is at hand."
-    x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); squares = [w.new_zeros(())]
+    )->Shared: # without `plus`
+    "`attract` in place, block by block; a second part of rank one goes in while the block is at hand. Where an average is not finite an expert keeps its own gradient."
+    x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); squares = [w.new_zeros(())]; left = squares[:]
     unit = plus[1].shape[1] if plus else 1; width = _width(x, w.shape[1], unit); room = w.new_empty(len(x)*width)
     for k,block in enumerate(x.split(width, 1)):
         flat = room[:block.numel()]; new = torch.mm(w, (gather(block) if gather else block).to(kind), out=flat.view(block.shape))
         squares.append(torch.dot(flat, flat))
+        if not x.is_cpu or not math.isfinite(squares[-1].item()):         # on an accelerator without asking: that would wait for it
+            fine = new.isfinite().all(1, keepdim=True); squares[-1] = torch.where(fine, new, 0.).square().sum(); left.append((~fine).sum().to(kind))
+            new = torch.where(fine, new, block.to(kind))
         if plus: new.unflatten(1, (-1, unit)).addcmul_(plus[0][:,k*width//unit:(k*width+block.shape[1])//unit,None].to(kind), plus[1][:,None].to(kind))
         block.copy_(new)
     if x.data_ptr()!=grads_En.data_ptr(): grads_En.copy_(x.view_as(grads_En))
-    return torch.stack(squares).sum()
+    return Shared(torch.stack(squares).sum(), torch.stack(left).sum())
 
 # %% ../nbs/17_transport.ipynb #ef53a5f0
 class Written(NamedTuple):
@@ -216,7 +223,7 @@ def transport_layer(
     repulsive = torch.einsum('eh,ef->ehf', factor.to(u_EF), u_EF).to(d)
     return Transported({**driving, 'down_proj':d+repulsive}, driving, repulsive)
 
-# %% ../nbs/17_transport.ipynb #9cf6c038
+# %% ../nbs/17_transport.ipynb #9d89862b
 def _local(x): return x.to_local() if hasattr(x, 'placements') else x
 def _own_rows(x, like):
     "The rows of x that belong to this process's experts; x itself on one process"
@@ -229,9 +236,9 @@ def _all_rows(x, like):
     from torch.distributed.tensor import DTensor
     return DTensor.from_local(x.contiguous(), like.device_mesh, like.placements, run_check=False, shape=torch.Size([like.shape[0], x.shape[1]]), stride=(x.shape[1], 1)).full_tensor()
 def _all_sum(x, like):
-    "The sum of a number over the processes that share `like`; x itself on one process"
-    rows = x.new_zeros(len(_local(like)), 1); rows[:1] = x
-    return _all_rows(rows, like).sum()
+    "The sum of some numbers over the processes that share `like`; x itself on one process"
+    rows = x.new_zeros(len(_local(like)), len(x)); rows[:1] = x
+    return _all_rows(rows, like).sum(0)
 def _row_norms(x):
     "Norm of each expert's slice, (e,)"
     return torch.linalg.vector_norm(_flat(x), dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -287,21 +294,23 @@ class SteinTransport:
         self.steps,self.skipped = state['steps'],state['skipped']
         if self.coactivation and self._kept: self.coactivation.load_state_dict(self._kept)
 
-# %% ../nbs/17_transport.ipynb #de848ae4
+# %% ../nbs/17_transport.ipynb #f0526649
 @_patch(SteinTransport)
 def _follow(self):
-    "One power iteration of every layer: (p, s) and the u that was held"
+    "One power iteration of every layer, or the one that the anchor budget has just made: (p, s) and the u that was held"
     P = self.prototypes
     if P.u is None: P.update()
-    for _ in range(self.config.power_steps): held = P.u; P.update()
+    held,P.held = P.held,None
+    for _ in range(self.config.power_steps-(held is not None)): held = P.u; P.update()
     turn = [(u*h.to(u)).sum(-1) for u,h in zip(P.u, held)]
     return [(Written(p, (sigma*t).abs()), torch.where(t<0, -1., 1.)[:,None]*h.to(p)) for p,sigma,t,h in zip(P.p, P.sigma, turn, held)]
 
-# %% ../nbs/17_transport.ipynb #902ae6e1
+# %% ../nbs/17_transport.ipynb #6fea0744
 @_patch(SteinTransport)
 def _norms(self, layer):
-    "Norms (E,T) of the gradients of all experts, by tensor; -1 where one has none"
-    own = [_row_norms(_local(p.grad)) if p.grad is not None else -torch.ones(len(_local(p)), device=p.device) for p in layer.tensors.values()]
+    "Norms (E,T) of the gradients of all experts, by tensor; -1 where one has none, and of all but the output projections no more than whether"
+    norm = lambda n,p: -torch.ones(len(_local(p)), device=p.device) if p.grad is None else _row_norms(_local(p.grad)) if n=='down_proj' else torch.zeros(len(_local(p)), device=p.device)
+    own = [norm(n, p) for n,p in layer.tensors.items()]
     return _all_rows(torch.stack([x.float() for x in own], 1), layer.down) if own else torch.zeros(layer.num_experts, 0, device=layer.down.device)
 def _summary(f, norms):
     "What has to be known before anything is changed: is all finite, does any pair share, and which tensors have no gradient"
@@ -318,26 +327,27 @@ def _plus(self, layer, f, u, norms, absent):
     factor = push_factor(f.push_EH, f.s_E, f.weights_EE @ norms[:,down], self.config.repulsion, self.config.repulsion_scale)
     return (u, factor) if layer.transposed else (factor, u)
 
-# %% ../nbs/17_transport.ipynb #57fd608e
+# %% ../nbs/17_transport.ipynb #279b83e8
 @_patch(SteinTransport)
 def _move(self, layer, f, u, norms, shares, absent):
-    "Transport one layer in place: squared norms of the driving and of the repulsive part"
+    "Transport one layer in place: squared norms of the driving and of the repulsive part of the output projections, and how many averages were left out"
     plus = self._plus(layer, f, u, norms, absent); rows = plus and [_own_rows(x, layer.down) for x in plus]
     repulsive = plus[0].square().sum(1) @ plus[1].square().sum(1) if plus else norms.new_zeros(())
     if shares:
-        new = [self._attract(p, f.weights_EE, rows if n=='down_proj' else None).float() for (n,p),gone in zip(layer.tensors.items(), absent) if not gone]
-        return _all_sum(sum(new, norms.new_zeros(())), layer.down), repulsive
+        new = {n:self._attract(p, f.weights_EE, rows if n=='down_proj' else None) for (n,p),gone in zip(layer.tensors.items(), absent) if not gone}; none = norms.new_zeros(())
+        driving,left = _all_sum(torch.stack([new['down_proj'].squares.float() if 'down_proj' in new else none, sum((o.left.float() for o in new.values()), none)]), layer.down)
+        return driving, repulsive, left
     if plus: g = _local(layer.down.grad); g.addcmul_(rows[0].to(g)[:,:,None], rows[1].to(g)[:,None])
-    return (norms.clamp(min=0).square()*~torch.tensor(absent, device=norms.device)).sum(), repulsive
+    return norms.clamp(min=0).square().sum(), repulsive, norms.new_zeros(())
 
-# %% ../nbs/17_transport.ipynb #7924c799
+# %% ../nbs/17_transport.ipynb #900382b7
 @_patch(SteinTransport)
 def _attract(self, p, weights_EE, plus):
-    "Average the gradient of one tensor over experts, in place: squared norm of what this process's experts get"
+    "Average the gradient of one tensor over experts, in place, those of this process"
     gather = (lambda block: _all_rows(block, p)) if hasattr(p, 'placements') else None
     return attract_(_local(p.grad), _own_rows(weights_EE, p), gather, plus)
 
-# %% ../nbs/17_transport.ipynb #f97052ad
+# %% ../nbs/17_transport.ipynb #5ac9bb55
 @_patch(SteinTransport)
 @torch.no_grad()
 def apply(self)->dict[str,float]: # logged numbers, means over layers for shares
@@ -348,20 +358,21 @@ def apply(self)->dict[str,float]: # logged numbers, means over layers for shares
     norms = [self._norms(l) for l in self.layers]
     known = torch.cat([_summary(f, n) for f,n in zip(fields, norms)]).tolist(); parts,k = [],0
     for n in norms: parts.append(known[k:k+2+n.shape[1]]); k += 2+n.shape[1]
-    if not all(x[0] for x in parts): self.skipped += 1; return _numbers(fields, norms, None, self.skipped)
+    if not all(x[0] for x in parts): self.skipped += 1; return _numbers(fields) | {'transport/skipped':float(self.skipped)}
     sizes = [self._move(l, f, u, n, bool(x[1]), [bool(a) for a in x[2:]]) for l,f,(_,u),n,x in zip(self.layers, fields, moved, norms, parts)]
-    return _numbers(fields, norms, sizes, self.skipped)
+    n = _numbers(fields, norms, sizes); self.skipped += n.pop('transport/left')>0
+    return n | {'transport/skipped':float(self.skipped)}
 
-# %% ../nbs/17_transport.ipynb #96f245ab
-def _numbers(fields, norms, sizes, skipped):
-    "What is logged, in one transfer; norms are over all layers"
+# %% ../nbs/17_transport.ipynb #081e01f3
+def _numbers(fields, norms=(), sizes=()):
+    "What is logged, in one transfer; norms are of the output projections, over all layers"
     mean = lambda xs: torch.stack(list(xs)).mean()
     pairs = lambda x: x[_others(x)].float().mean()
     n = dict(overlap=mean(f.overlap for f in fields), attracting=mean(pairs(f.weights_EE>0) for f in fields), repelling=mean(pairs(f.pairs_EE) for f in fields),
         mixing=mean(1-f.weights_EE.diagonal().mean() for f in fields))
-    if sizes: n |= dict(gradient_norm=torch.stack([x.clamp(min=0).square().sum() for x in norms]).sum().sqrt(),
-        **{k:torch.stack(list(x)).sum().sqrt() for k,x in zip(('driving_norm','repulsive_norm'), zip(*sizes))})
-    return {f'transport/{k}':v for k,v in zip(n, torch.stack(list(n.values())).tolist())} | {'transport/skipped':float(skipped)}
+    add = lambda xs: torch.stack(list(xs)).sum()
+    if sizes: n |= dict(gradient_norm=add(x.clamp(min=0).square().sum() for x in norms).sqrt(), **dict(zip(('driving_norm','repulsive_norm'), (add(x).sqrt() for x in zip(*sizes)))), left=add(x[2] for x in sizes))
+    return {f'transport/{k}':v for k,v in zip(n, torch.stack(list(n.values())).tolist())}
 
 # %% ../nbs/17_transport.ipynb #f52bdc27
 TRANSPORT_FILE = 'transport.safetensors'
@@ -381,7 +392,7 @@ def save_transport(transport:SteinTransport, folder, # where to; a checkpoint's 
     tmp = Path(folder)/f'.{TRANSPORT_FILE}'; tmp.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, tmp, metadata={k:str(s[k]) for k in ('steps','skipped')}); tmp.replace(Path(folder)/TRANSPORT_FILE)
 
-# %% ../nbs/17_transport.ipynb #129c5b75
+# %% ../nbs/17_transport.ipynb #6dfc8bf1
 @torch.no_grad()
 def load_transport(transport:SteinTransport, folder, # a checkpoint's folder
     )->None:
@@ -392,7 +403,7 @@ def load_transport(transport:SteinTransport, folder, # a checkpoint's folder
     with safe_open(f, 'pt') as o:
         meta,keys = o.metadata(),list(o.keys())
         read = lambda k: [o.get_tensor(f'{k}.{i}') for i in range(sum(x.startswith(f'{k}.') for x in keys))]
-        state,marks = dict(prototypes={k:read(k) for k in 'pu' if read(k)}, coactivation=dict(C=read('C')), **{k:int(meta[k]) for k in ('steps','skipped')}),read('sigma')
+        state,marks = dict(prototypes={k:read(k) for k in ('p','u','held','ahead') if read(k)}, coactivation=dict(C=read('C')), **{k:int(meta[k]) for k in ('steps','skipped')}),read('sigma')
     transport.load_state_dict(state)
     if not all(torch.allclose(a.cpu(), b, rtol=.02) for a,b in zip(_marks(transport), marks)):
         raise ValueError(f"the experts of the model are not those of {folder}. transformers 5.24 saves them one by one, and resuming does not put them together again, with no more than a warning; make the model with from_pretrained({str(folder)!r}) and resume then")

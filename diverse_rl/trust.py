@@ -22,7 +22,7 @@ from torch import Tensor
 
 # %% ../nbs/19_trust.ipynb #3ec9a19d
 from .compass import kl_neg_k3
-from .experts import MoELayer, _times, find_moe_layers
+from .experts import MoELayer, Prototypes, _mine, _times, find_moe_layers
 from .exploration import _patch
 
 # %% ../nbs/19_trust.ipynb #52fbd821
@@ -137,12 +137,12 @@ def _look(w_EHF, anchor, delta_max):
     m = principal(w_EHF, _tol(delta_max), anchor.p_EH)
     angle = prototype_angle(m.p_EH, anchor.p_EH)
     return angle,angle+m.error_E+anchor.error_E<=delta_max
-def _wedin(w_EHF, anchor_EHF, anchor, delta_max):
-    "The same without a decomposition: angles by one power step, inside by Wedin's bound"
+def _wedin(w_EHF, anchor_EHF, anchor, delta_max, p_EH=None):
+    "The same without a decomposition: angles by one power step, or from estimates that somebody has, inside by Wedin's bound"
     d = torch.stack([torch.dist(w.float(), a.float()) for w,a in zip(w_EHF, anchor_EHF)]).double()*(1+1e-3)     # more than single precision loses in adding up the largest of matrices
     room = anchor.gap_E-d; bound = torch.where(room>d, torch.asin((d/room).clamp(max=1)), math.pi/2)
-    w = w_EHF.float(); p = _times(w, _times(w.mT, anchor.p_EH.to(w)))
-    return prototype_angle(p/p.norm(dim=-1, keepdim=True).clamp(min=1e-30), anchor.p_EH),bound+anchor.error_E<=delta_max
+    if p_EH is None: w = w_EHF.float(); p = _times(w, _times(w.mT, anchor.p_EH.to(w))); p_EH = p/p.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+    return prototype_angle(p_EH, anchor.p_EH),bound+anchor.error_E<=delta_max
 def _between(anchor_EHF, w_EHF, s_E):
     "The point of the segment as it will be stored; the anchor itself at 0"
     s,wide = s_E[:,None,None],torch.promote_types(w_EHF.dtype, torch.float32)
@@ -159,18 +159,20 @@ def _bisect(w_EHF, anchor_EHF, anchor, delta_max, halvings):
         hi,ok = torch.where(going & ~ok, mid, hi),ok & going
         lo,angle = torch.where(ok, mid, lo),torch.where(ok, now, angle)
     return _between(anchor_EHF, w_EHF, lo),angle
+def _small(w): return min(w.shape[-2:])<=64 or not len(w)
 def pull_back_experts(
     w_EHF:Tensor, # output projections after the step
     anchor_EHF:Tensor, # the same at the last sync
     delta_max:float, # budget [radians]; 0 is the anchor itself, pi/2 and more never acts
     anchor:Principal|None=None, # of `anchor_EHF`; None: computed here
     halvings:int=20, # of the segment, at most; ends sooner where 95 % of the budget is used
+    p_EH:Tensor|None=None, # estimates of the prototypes of `w_EHF`, unit; they only go into the angles of experts that need no closer look
     )->Pulled:
     "`pull_back` for all experts at once, with error bounds in place of decompositions; only those beyond the budget are worked on [ours]."
     if anchor is None: anchor = principal(anchor_EHF, _tol(delta_max))
     if delta_max>=math.pi/2: return Pulled(w_EHF, _measure(w_EHF, anchor), torch.zeros_like(anchor.error_E, dtype=torch.bool))
-    small = min(w_EHF.shape[1:])<=64 or not len(w_EHF)
-    angle,inside = _look(w_EHF, anchor, delta_max) if small else _wedin(w_EHF, anchor_EHF, anchor, delta_max)
+    small = _small(w_EHF)
+    angle,inside = _look(w_EHF, anchor, delta_max) if small else _wedin(w_EHF, anchor_EHF, anchor, delta_max, p_EH)
     i = (~inside).nonzero()[:,0]
     if not small and len(i): angle[i],inside[i] = _look(w_EHF[i], anchor.of(i), delta_max); i = (~inside).nonzero()[:,0]
     if not len(i): return Pulled(w_EHF, angle, ~inside)
@@ -186,13 +188,21 @@ class AnchorBudget:
     def __init__(self, layers:list[MoELayer], # from `find_moe_layers`
         delta_max:float, # budget [radians]; 0 keeps output projections at the anchor, pi/2 and more only measures
         halvings:int=20, # of the segment, at most
+        prototypes:Prototypes|None=None, # somebody's, of the same layers, who follows them once per optimiser step: one power iteration then serves both
     ):
         if not layers: raise ValueError("layers: got none; give those of find_moe_layers(model)")
         if not 0<=delta_max<math.inf: raise ValueError(f"delta_max={delta_max}: give radians of at least 0; pi/2 and more only measures")
         frozen = [l.name for l in layers if not l.down.requires_grad]
         if frozen: raise ValueError(f"layers: the output projections of {frozen[0]} are not trained, so a budget would never act; train them, or leave the budget off")
-        self.layers,self.delta_max,self.halvings = layers,delta_max,halvings
+        self.layers,self.delta_max,self.halvings,self.prototypes = layers,delta_max,halvings,None
+        if prototypes is not None: self.share(prototypes)
         self.anchors,self.principals = [None]*len(layers),[None]*len(layers)
+    def share(self, prototypes:Prototypes # of the same layers
+    )->None:
+        "Take angles from these prototypes, and update them for their owner after each step. Raises `ValueError` for those of other layers."
+        own,theirs = [l.name for l in self.layers],[l.name for l in prototypes.layers]
+        if own!=theirs: raise ValueError(f"prototypes: they are of the layers {', '.join(theirs)}, the budget is of {', '.join(own)}; give it the same layers, or no prototypes")
+        self.prototypes = prototypes
     @property
     def acts(self)->bool: # False: it only measures
         "An angle without a sign is never above pi/2."
@@ -204,6 +214,7 @@ class AnchorBudget:
 
 # %% ../nbs/19_trust.ipynb #8df21648
 def _local(t): return t.to_local() if hasattr(t, 'to_local') else t
+def _own_p(p_EH, w): return _mine(p_EH.to(w.device), w) if hasattr(w, 'placements') else p_EH.to(w.device)
 def _own(layer, t):
     "The experts of this process with the output side first: a view"
     bad = [p for p in getattr(t, 'placements', ()) if not (p.is_replicate() or (p.is_shard() and p.dim==0))]
@@ -231,17 +242,20 @@ def _set_principal(self, i, w_EHF):
 def project(self)->dict[str,float]: # mean and largest angle [radians] after the pull, share pulled
     "Pull every expert beyond the budget back to it, in place. Raises `RuntimeError` before the first `sync`."
     if self.principals[0] is None: raise RuntimeError("project: there is no anchor yet; call sync() before the first optimiser step")
-    done = [self._project(i) for i in range(len(self.layers))]
+    shared = self.prototypes is not None and self.acts and not any(_small(l.down) for l in self.layers)
+    if shared: self.prototypes.update(ahead=True)
+    done = [self._project(i, shared) for i in range(len(self.layers))]
     angle,pulled = torch.cat([d.angle_E for d in done]),torch.cat([d.pulled_E for d in done])
     sums = torch.stack([angle.sum(), pulled.double().sum(), angle.new_tensor(len(angle))]); top = angle.max() if len(angle) else angle.new_zeros(())
     if any(hasattr(l.down, 'to_local') for l in self.layers):
         torch.distributed.all_reduce(sums); torch.distributed.all_reduce(top, torch.distributed.ReduceOp.MAX)
+    if shared and sums[1]: self.prototypes.held = None       # of weights that are no more
     return dict(angle_mean=(sums[0]/sums[2]).item(), angle_max=top.item(), pulled=(sums[1]/sums[2]).item())
 @_patch(AnchorBudget)
-def _project(self, i):
+def _project(self, i, shared):
     "One layer"
     l = self.layers[i]; w = _own(l, l.down.detach())
-    out = pull_back_experts(w, _own(l, self.anchors[i]) if self.acts else w, self.delta_max, self.principals[i], self.halvings)
+    out = pull_back_experts(w, _own(l, self.anchors[i]) if self.acts else w, self.delta_max, self.principals[i], self.halvings, _own_p(self.prototypes.p[i], l.down) if shared else None)
     k = out.pulled_E
     if k.any(): w[k] = out.w_EHF[k]
     return out

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest, torch
 from hypothesis import given, settings, strategies as st
 from diverse_rl.experts import Prototypes, find_moe_layers, prototype_kernel, tiny_moe
+from diverse_rl.trust import AnchorBudget
 from diverse_rl.transport import (ATTRACTS, REPELS, SCALES, SteinTransport, TransportConfig, add_transport, attract, attract_, attraction_weights, chance_affinity, load_transport, prototype_push,
     push_factor, repelled_pairs, repulsion_gradient, save_transport, transport_callback, transport_layer, written)
 from toy import two_processes
@@ -46,7 +47,7 @@ def test_in_place_is_out_of_place(e, h, f, dtype, turned, seed):
     g = rand(e, f, h, seed=seed).to(dtype); g = g.transpose(1,2) if turned else g
     w = torch.softmax(rand(e, e, seed=seed+1), -1); mine = g.clone(memory_format=torch.preserve_format); assert mine.stride()==g.stride()
     want = (w @ g.double().flatten(1)).view(e, *g.shape[1:])
-    squares = attract_(mine, w); tol = {torch.float64:1e-10, torch.float32:1e-4, torch.bfloat16:2e-2}[dtype]
+    squares,left = attract_(mine, w); assert left==0; tol = {torch.float64:1e-10, torch.float32:1e-4, torch.bfloat16:2e-2}[dtype]
     assert mine.dtype==g.dtype and torch.allclose(mine.double(), want, atol=tol, rtol=tol) and torch.allclose(attract(g, w).double(), want, atol=tol, rtol=tol)
     assert torch.allclose(squares.double(), want.square().sum(), rtol=1e-3)
 
@@ -54,7 +55,7 @@ def test_in_place_is_out_of_place(e, h, f, dtype, turned, seed):
 @pytest.mark.parametrize('turned', [False,True])
 def test_a_second_part_goes_in_with_the_first(a, b, turned):
     g = rand(4, b, a).transpose(1,2) if turned else rand(4, a, b); w,l,r = torch.softmax(rand(4, 4), -1),rand(4, a, seed=1),rand(4, b, seed=2)
-    want = attract(g, w); squares = attract_(g, w, plus=(l, r))
+    want = attract(g, w); squares,_ = attract_(g, w, plus=(l, r))
     assert torch.allclose(g, want+l[:,:,None]*r[:,None]) and torch.allclose(squares, want.square().sum())
 
 def test_attraction_keeps_what_clipping_bounded():
@@ -140,9 +141,9 @@ def test_apply_is_the_formulas(family, kw):
     for l,(want,_),g in zip(t.layers, reference(t, own, held), own):
         for n,p in l.tensors.items(): assert torch.allclose(p.grad, want[n], atol=1e-6, rtol=1e-4) and not torch.equal(p.grad, g[n])*(n=='down_proj')
     parts = [r for _,r in reference(t, own, held)]; norm = lambda xs: math.sqrt(sum(float(x.square().sum()) for x in xs))
-    assert numbers['transport/driving_norm']==pytest.approx(norm(x for r in parts for x in r.driving.values()), rel=1e-3)
+    assert numbers['transport/driving_norm']==pytest.approx(norm(r.driving['down_proj'] for r in parts), rel=1e-3)
     assert numbers['transport/repulsive_norm']==pytest.approx(norm(r.repulsive_EHF for r in parts), rel=1e-3)
-    assert numbers['transport/gradient_norm']==pytest.approx(norm(x for g in own for x in g.values()), rel=1e-3)
+    assert numbers['transport/gradient_norm']==pytest.approx(norm(g['down_proj'] for g in own), rel=1e-3)
     assert numbers['transport/skipped']==0 and 0<=numbers['transport/attracting']<=1 and 0<numbers['transport/overlap']<1
 
 @pytest.mark.parametrize('family', FAMILIES[2:])
@@ -167,6 +168,21 @@ def test_gradients_that_are_not_finite_leave_the_step_alone(bad):
     assert n['transport/skipped']==1==t.skipped and 'transport/driving_norm' not in n
     assert all(torch.equal(p.grad.nan_to_num(7, 7, 7), own[i][k].nan_to_num(7, 7, 7)) for i,l in enumerate(t.layers) for k,p in l.tensors.items())
     m.zero_grad(); backward(m, 3); assert t.apply()['transport/driving_norm']>0 and t.skipped==1
+
+@pytest.mark.parametrize('bad', [float('nan'),float('inf')])
+@pytest.mark.parametrize('dtype', [torch.float32,torch.bfloat16])
+def test_what_is_not_finite_spreads_to_nobody(bad, dtype):
+    m,t,own,held = stepped(dtype=dtype); gate = t.layers[1].tensors['gate_up_proj'].grad; gate[2,3,1] = bad
+    n = t.apply(); (_,first),(_,second) = reference(t, own, held)
+    assert n['transport/skipped']==1==t.skipped and n['transport/driving_norm']>0 and sum(~gate.isfinite().flatten())==1 and ~gate[2,3,1].isfinite()
+    keep = gate.clone(); keep[2,3,1] = own[1]['gate_up_proj'][2,3,1]; assert torch.equal(keep, own[1]['gate_up_proj'])                # one block here: all of it is as it came
+    for l,r in zip(t.layers, (first, second)): assert (l.down.grad-r.grads['down_proj']).float().norm()<=.01*l.down.grad.float().norm()
+    assert not torch.equal(t.layers[0].tensors['gate_up_proj'].grad, own[0]['gate_up_proj'])
+
+def test_blocks_without_it_are_averaged_and_large_numbers_are_finite():
+    g = torch.randn(3, 2, 9000); w = torch.softmax(rand(3, 3), -1).float(); g[1,0,5] = math.nan; own = g.clone(); squares,left = attract_(g, w)
+    done = (g!=own).flatten(1) & own.isfinite().flatten(1); assert left==3 and not done[:,:8192].any() and done[:,8192:].all() and squares.isfinite()
+    big = torch.full((2, 4), 3e38); squares,left = attract_(big, torch.eye(2).mean(0).expand(2, 2)); assert left==0 and (big==3e38).all()
 
 def test_missing_gradients_stay_missing():
     m,t,own,held = stepped(attract='similar'); t.layers[0].down.grad = None; other = t.layers[1]
@@ -197,7 +213,8 @@ def test_frozen_experts():
     m = tiny_moe()
     for l in find_moe_layers(m): l.down.requires_grad_(False)
     with pytest.raises(ValueError, match='does not train down_proj of model.layers.0.mlp.experts.*repulsion=0'): SteinTransport(m, on())
-    backward(m); assert SteinTransport(m, on(repulsion=0.)).apply()['transport/driving_norm']>0
+    backward(m); own = find_moe_layers(m)[0].tensors['gate_up_proj'].grad.clone(); n = SteinTransport(m, on(repulsion=0., attract='similar')).apply()
+    assert n['transport/mixing']>0==n['transport/driving_norm'] and not torch.equal(own, find_moe_layers(m)[0].tensors['gate_up_proj'].grad)
 
 def test_adapters_on_attention_alone():
     peft = pytest.importorskip('peft')
@@ -265,6 +282,37 @@ def test_hooks_come_and_go():
     backward(m); t.apply(); before = [c.clone() for c in t.coactivation.C]; t.remove(); assert hooks()==0
     t.watch(); t.watch(); assert hooks()==3 and all(map(torch.equal, t.coactivation.C, before)) and before[0].sum()>0
     t.remove(); SteinTransport(m, TransportConfig()); assert hooks()==0
+
+# ---- with an anchor budget beside it
+
+def beside(shared, tmp=None, budget=.1, lr=1e-6, steps=4, **kw):
+    "Gradients and angles of some steps of a model whose projections are large enough for the quick path; with `tmp`, cut and gone on with in the middle"
+    m = tiny_moe('qwen3_moe', hidden_size=128, moe_intermediate_size=96).train(); t = SteinTransport(m, on(**kw)); g = torch.Generator().manual_seed(0)
+    for l in t.layers:
+        q = [torch.linalg.qr(torch.randn(l.num_experts, n, 96, generator=g)).Q for n in (128,96)]; l.down_EHF.data.copy_(q[0]*torch.cat([torch.ones(1), .5*torch.rand(95, generator=g)])@q[1].mT)
+    b = AnchorBudget(t.layers, budget, prototypes=t.prototypes if shared else None); b.sync(); opt = torch.optim.AdamW(m.parameters(), lr=lr); out = []
+    for i in range(steps):
+        if tmp and i==2: save_transport(t, tmp); t.remove(); t = SteinTransport(m, on(**kw)); load_transport(t, tmp); b.share(t.prototypes)
+        m.zero_grad(); backward(m, i); t.apply(); out.append([p.grad.clone() for l in t.layers for p in l.tensors.values()]); opt.step(); out[-1].append(b.project())
+    return out
+
+@pytest.mark.parametrize('kw', [{}, dict(power_steps=3)])
+def test_one_power_iteration_serves_transport_and_budget(tmp_path, monkeypatch, kw):
+    iterations = []; real = Prototypes.update; monkeypatch.setattr(Prototypes, 'update', lambda P, **k: (iterations.append(k), real(P, **k))[1])
+    alone = beside(False, **kw); n = len(iterations); assert n==1+4*kw.get('power_steps', 1)
+    shared = beside(True, **kw); assert len(iterations)==2*n+1 and sum(bool(k) for k in iterations)==4       # one more, for the step that does not come
+    cut = beside(True, tmp_path, **kw)
+    for a,s,c in zip(alone, shared, cut):
+        assert all(torch.equal(x, y) and torch.equal(x, z) for x,y,z in zip(a[:-1], s, c)) and a[-1]['pulled']==s[-1]['pulled']==0 and s[-1]==c[-1]
+        assert s[-1]['angle_max']==pytest.approx(a[-1]['angle_max'], rel=.2)
+
+def test_a_pulled_expert_is_looked_at_again(monkeypatch):
+    iterations = []; real = Prototypes.update; monkeypatch.setattr(Prototypes, 'update', lambda P, **k: (iterations.append(k), real(P, **k))[1])
+    out = beside(True, budget=1e-3, lr=3e-2, steps=3); assert all(o[-1]['pulled']>0 and o[-1]['angle_max']<=1e-3 for o in out) and len(iterations)==1+2*3
+
+def test_a_budget_shares_with_its_own_layers_alone():
+    m,n = tiny_moe(),tiny_moe(num_hidden_layers=1); t = SteinTransport(m, on())
+    with pytest.raises(ValueError, match='prototypes: they are of the layers .*layers.1.*the budget is of'): AnchorBudget(find_moe_layers(n), .1, prototypes=t.prototypes)
 
 # ---- in trainers
 
@@ -424,9 +472,11 @@ def check(family, extra, **kw):
     if rank==1: mine[0] = float('nan')
     before = full(two.layers[0].down.grad).clone(); n = two.apply()
     assert n['transport/skipped']==1 and torch.equal(before, full(two.layers[0].down.grad))        # a NaN of one process stops both
+    if rank==1: mine[0] = 0.; two.layers[1].tensors['gate_up_proj'].grad.to_local()[0] = float('nan')
+    n = two.apply(); assert n['transport/skipped']==2 and full(two.layers[1].tensors['gate_up_proj'].grad).isfinite().flatten(1).all(1).sum()==whole.config.num_experts-1 if hasattr(whole.config, 'num_experts') else n['transport/skipped']==2
     save_transport(two, os.environ['STATE'], write=rank==0); dist.barrier()
     three = SteinTransport(split, cfg); load_transport(three, os.environ['STATE'])
-    assert all(torch.equal(p, q) for p, q in zip(two.prototypes.p, three.prototypes.p)) and three.skipped==1
+    assert all(torch.equal(p, q) for p, q in zip(two.prototypes.p, three.prototypes.p)) and three.skipped==2
     dist.barrier()
 check('qwen3_moe', dict(num_experts=5))
 check('gpt_oss', {}, attract='similar', repel='all', repulsion_scale='layer')
