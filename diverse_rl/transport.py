@@ -360,8 +360,8 @@ def apply(self)->dict[str,float]: # logged numbers, means over layers for shares
     for n in norms: parts.append(known[k:k+2+n.shape[1]]); k += 2+n.shape[1]
     if not all(x[0] for x in parts): self.skipped += 1; return _numbers(fields) | {'transport/skipped':float(self.skipped)}
     sizes = [self._move(l, f, u, n, bool(x[1]), [bool(a) for a in x[2:]]) for l,f,(_,u),n,x in zip(self.layers, fields, moved, norms, parts)]
-    n = _numbers(fields, norms, sizes); self.skipped += n.pop('transport/left')>0
-    return n | {'transport/skipped':float(self.skipped)}
+    self.skipped += int(sum(left for *_,left in sizes)>0)
+    return _numbers(fields, norms, sizes) | {'transport/skipped':float(self.skipped)}
 
 # %% ../nbs/17_transport.ipynb #081e01f3
 def _numbers(fields, norms=(), sizes=()):
@@ -371,7 +371,7 @@ def _numbers(fields, norms=(), sizes=()):
     n = dict(overlap=mean(f.overlap for f in fields), attracting=mean(pairs(f.weights_EE>0) for f in fields), repelling=mean(pairs(f.pairs_EE) for f in fields),
         mixing=mean(1-f.weights_EE.diagonal().mean() for f in fields))
     add = lambda xs: torch.stack(list(xs)).sum()
-    if sizes: n |= dict(gradient_norm=add(x.clamp(min=0).square().sum() for x in norms).sqrt(), **dict(zip(('driving_norm','repulsive_norm'), (add(x).sqrt() for x in zip(*sizes)))), left=add(x[2] for x in sizes))
+    if sizes: n |= dict(gradient_norm=add(x.clamp(min=0).square().sum() for x in norms).sqrt(), **dict(zip(('driving_norm','repulsive_norm'), (add(x).sqrt() for x in zip(*sizes)))))
     return {f'transport/{k}':v for k,v in zip(n, torch.stack(list(n.values())).tolist())}
 
 # %% ../nbs/17_transport.ipynb #f52bdc27
