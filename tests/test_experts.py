@@ -201,7 +201,7 @@ def test_prototypes_do_not_touch_the_global_generator_or_the_weights():
 
 @given(st.integers(2,6), st.integers(2,9), st.floats(.05,5), st.booleans(), st.integers(0,999))
 def test_kernel_tau_and_overlap_are_their_formulas(e, h, tau, signed, seed):
-    p = start_vectors((e,h), gen(seed)).double(); c = lambda i,j: float(p[i]@p[j]); dist = lambda i,j: 1-c(i,j) if signed else 1-c(i,j)**2
+    p = start_vectors((e,h), gen(seed)).double(); p = p/p.norm(dim=1, keepdim=True); c = lambda i,j: float(p[i]@p[j]); dist = lambda i,j: 1-c(i,j) if signed else 1-c(i,j)**2
     want = torch.tensor([[math.exp(-dist(i,j)/tau) for j in range(e)] for i in range(e)]).double(); k = prototype_kernel(p, tau, signed)
     assert torch.allclose(k, want, atol=1e-9) and torch.linalg.eigvalsh(k).min()>-1e-9 and torch.allclose(k.diagonal(), torch.ones(e).double())
     pairs = sorted(dist(i,j) for i in range(e) for j in range(i)); assert math.isclose(float(median_tau(p, signed)), max(1e-4, pairs[(len(pairs)-1)//2]/math.log(e)), rel_tol=1e-5)
