@@ -84,13 +84,14 @@ def attract_(
     weights_EE:Tensor, # rows: the experts of `grads_En`; columns: all experts
     gather=None, # rows of this process (e,c) -> rows of all experts (E,c); None: they are all here
     plus:tuple[Tensor,Tensor]|None=None, # (e,A) and (e,B), whose outer products are added to gradients of shape (e,A,B)
+    measure:bool=True, # False: `squares` is of the first row alone, which what is not finite reaches as well, since 0 times it is not 0
     )->Shared: # without `plus`
     "`attract` in place, block by block; a second part of rank one goes in while the block is at hand. Where an average is not finite an expert keeps its own gradient."
     x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); squares = [w.new_zeros(())]; left = squares[:]
     unit = plus[1].shape[1] if plus else 1; width = _width(x, w.shape[1], unit); room = w.new_empty(len(x)*width)
     for k,block in enumerate(x.split(width, 1)):
         flat = room[:block.numel()]; new = torch.mm(w, (gather(block) if gather else block).to(kind), out=flat.view(block.shape))
-        squares.append(torch.dot(flat, flat))
+        told = flat if measure else flat[:block.shape[1]]; squares.append(torch.dot(told, told))
         if not x.is_cpu or not math.isfinite(squares[-1].item()):         # on an accelerator without asking: that would wait for it
             fine = new.isfinite().all(1, keepdim=True); squares[-1] = torch.where(fine, new, 0.).square().sum(); left.append((~fine).sum().to(kind))
             new = torch.where(fine, new, block.to(kind))
@@ -334,7 +335,7 @@ def _move(self, layer, f, u, norms, shares, absent):
     plus = self._plus(layer, f, u, norms, absent); rows = plus and [_own_rows(x, layer.down) for x in plus]
     repulsive = plus[0].square().sum(1) @ plus[1].square().sum(1) if plus else norms.new_zeros(())
     if shares:
-        new = {n:self._attract(p, f.weights_EE, rows if n=='down_proj' else None) for (n,p),gone in zip(layer.tensors.items(), absent) if not gone}; none = norms.new_zeros(())
+        new = {n:self._attract(p, f.weights_EE, rows if n=='down_proj' else None, n=='down_proj') for (n,p),gone in zip(layer.tensors.items(), absent) if not gone}; none = norms.new_zeros(())
         driving,left = _all_sum(torch.stack([new['down_proj'].squares.float() if 'down_proj' in new else none, sum((o.left.float() for o in new.values()), none)]), layer.down)
         return driving, repulsive, left
     if plus: g = _local(layer.down.grad); g.addcmul_(rows[0].to(g)[:,:,None], rows[1].to(g)[:,None])
@@ -342,10 +343,10 @@ def _move(self, layer, f, u, norms, shares, absent):
 
 # %% ../nbs/17_transport.ipynb #900382b7
 @_patch(SteinTransport)
-def _attract(self, p, weights_EE, plus):
+def _attract(self, p, weights_EE, plus, measure):
     "Average the gradient of one tensor over experts, in place, those of this process"
     gather = (lambda block: _all_rows(block, p)) if hasattr(p, 'placements') else None
-    return attract_(_local(p.grad), _own_rows(weights_EE, p), gather, plus)
+    return attract_(_local(p.grad), _own_rows(weights_EE, p), gather, plus, measure)
 
 # %% ../nbs/17_transport.ipynb #5ac9bb55
 @_patch(SteinTransport)
