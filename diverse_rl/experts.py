@@ -175,12 +175,14 @@ def _by_experts(w):
     if not hasattr(w, 'placements'): return False
     from torch.distributed.tensor import Replicate, Shard
     return all(type(o) is Replicate or (type(o) is Shard and o.dim==0) for o in w.placements)
-def _mine(x, w):
-    "The rows of x that belong to this process's experts of w; no communication"
+def _own_rows(x, w):
+    "The rows of x that belong to this process's experts of w, without communication; x itself on one process"
+    if not hasattr(w, 'placements'): return x
     from torch.distributed.tensor import distribute_tensor
     return distribute_tensor(x, w.device_mesh, w.placements, src_data_rank=None).to_local()
-def _all(x, w):
-    "Rows of all experts from the rows of each process"
+def _all_rows(x, w):
+    "Rows of all experts from the rows of each process; x itself on one process"
+    if not hasattr(w, 'placements'): return x
     from torch.distributed.tensor import DTensor
     return DTensor.from_local(x.contiguous(), w.device_mesh, w.placements, run_check=False, shape=torch.Size([w.shape[0], x.shape[1]]), stride=(x.shape[1], 1)).full_tensor()
 
@@ -193,8 +195,8 @@ def layer_power(
     "`power_iteration` on the output projections of a layer; experts that other processes hold are worked on there, and only vectors travel."
     w = layer.down.detach()
     if not _by_experts(w): return power_iteration(_swap(w.full_tensor() if hasattr(w, 'placements') else w, layer.transposed), u_EF.to(w.device), steps)
-    p,u,sigma = power_iteration(_swap(w.to_local(), layer.transposed), _mine(u_EF.to(w.device), w), steps)
-    x = _all(torch.cat([p, u, sigma[:,None]], -1), w)
+    p,u,sigma = power_iteration(_swap(w.to_local(), layer.transposed), _own_rows(u_EF.to(w.device), w), steps)
+    x = _all_rows(torch.cat([p, u, sigma[:,None]], -1), w)
     return Power(*x.split([p.shape[-1], u.shape[-1], 1], -1)[:2], x[:,-1])
 
 # %% ../nbs/16_experts.ipynb #46110d9b

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 # %% ../nbs/17_transport.ipynb #b1694693
 from .exploration import _patch
-from .experts import CoActivation, Prototypes, find_moe_layers, layer_power, median_tau, overlap, prototype_kernel
+from .experts import CoActivation, Prototypes, _all_rows, _own_rows, find_moe_layers, layer_power, median_tau, overlap, prototype_kernel
 
 # %% ../nbs/17_transport.ipynb #bb13dc9a
 ATTRACTS = ('coactivated','similar')
@@ -84,7 +84,7 @@ def attract_(
     weights_EE:Tensor, # rows: the experts of `grads_En`; columns: all experts
     gather=None, # rows of this process (e,c) -> rows of all experts (E,c); None: they are all here
     plus:tuple[Tensor,Tensor]|None=None, # (e,A) and (e,B), whose outer products are added to gradients of shape (e,A,B)
-    measure:bool=True, # False: `squares` is of the first row alone, which what is not finite reaches as well, since 0 times it is not 0
+    measure:bool=True, # False: `squares` says nothing; only the first row is looked at, which what is not finite reaches as well, since 0 times it is not 0
     )->Shared: # without `plus`
     "`attract` in place, block by block; a second part of rank one goes in while the block is at hand. Where an average is not finite an expert keeps its own gradient."
     x = _flat(grads_En); kind = torch.promote_types(x.dtype, torch.float32); w = weights_EE.to(kind); squares = [w.new_zeros(())]; left = squares[:]
@@ -93,7 +93,8 @@ def attract_(
         flat = room[:block.numel()]; new = torch.mm(w, (gather(block) if gather else block).to(kind), out=flat.view(block.shape))
         told = flat if measure else flat[:block.shape[1]]; squares.append(torch.dot(told, told))
         if not x.is_cpu or not math.isfinite(squares[-1].item()):         # on an accelerator without asking: that would wait for it
-            fine = new.isfinite().all(1, keepdim=True); squares[-1] = torch.where(fine, new, 0.).square().sum(); left.append((~fine).sum().to(kind))
+            fine = torch.linalg.vector_norm(new, math.inf, dim=1, keepdim=True).isfinite(); left.append((~fine).sum().to(kind))
+            if measure: squares[-1] = torch.where(fine, torch.linalg.vector_norm(new, dim=1, keepdim=True), 0.).square().sum()
             new = torch.where(fine, new, block.to(kind))
         if plus: new.unflatten(1, (-1, unit)).addcmul_(plus[0][:,k*width//unit:(k*width+block.shape[1])//unit,None].to(kind), plus[1][:,None].to(kind))
         block.copy_(new)
@@ -226,16 +227,6 @@ def transport_layer(
 
 # %% ../nbs/17_transport.ipynb #9d89862b
 def _local(x): return x.to_local() if hasattr(x, 'placements') else x
-def _own_rows(x, like):
-    "The rows of x that belong to this process's experts; x itself on one process"
-    if not hasattr(like, 'placements'): return x
-    from torch.distributed.tensor import distribute_tensor
-    return distribute_tensor(x, like.device_mesh, like.placements, src_data_rank=None).to_local()
-def _all_rows(x, like):
-    "Rows of all experts from the rows of each process; x itself on one process"
-    if not hasattr(like, 'placements'): return x
-    from torch.distributed.tensor import DTensor
-    return DTensor.from_local(x.contiguous(), like.device_mesh, like.placements, run_check=False, shape=torch.Size([like.shape[0], x.shape[1]]), stride=(x.shape[1], 1)).full_tensor()
 def _all_sum(x, like):
     "The sum of some numbers over the processes that share `like`; x itself on one process"
     rows = x.new_zeros(len(_local(like)), len(x)); rows[:1] = x

@@ -22,7 +22,7 @@ from torch import Tensor
 
 # %% ../nbs/19_trust.ipynb #3ec9a19d
 from .compass import kl_neg_k3
-from .experts import MoELayer, Prototypes, _mine, _times, find_moe_layers
+from .experts import MoELayer, Prototypes, _own_rows, _times, find_moe_layers
 from .exploration import _patch
 
 # %% ../nbs/19_trust.ipynb #52fbd821
@@ -214,7 +214,6 @@ class AnchorBudget:
 
 # %% ../nbs/19_trust.ipynb #8df21648
 def _local(t): return t.to_local() if hasattr(t, 'to_local') else t
-def _own_p(p_EH, w): return _mine(p_EH.to(w.device), w) if hasattr(w, 'placements') else p_EH.to(w.device)
 def _own(layer, t):
     "The experts of this process with the output side first: a view"
     bad = [p for p in getattr(t, 'placements', ()) if not (p.is_replicate() or (p.is_shard() and p.dim==0))]
@@ -255,7 +254,7 @@ def project(self)->dict[str,float]: # mean and largest angle [radians] after the
 def _project(self, i, shared):
     "One layer"
     l = self.layers[i]; w = _own(l, l.down.detach())
-    out = pull_back_experts(w, _own(l, self.anchors[i]) if self.acts else w, self.delta_max, self.principals[i], self.halvings, _own_p(self.prototypes.p[i], l.down) if shared else None)
+    out = pull_back_experts(w, _own(l, self.anchors[i]) if self.acts else w, self.delta_max, self.principals[i], self.halvings, _own_rows(self.prototypes.p[i].to(l.down.device), l.down) if shared else None)
     k = out.pulled_E
     if k.any(): w[k] = out.w_EHF[k]
     return out

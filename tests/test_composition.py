@@ -41,6 +41,7 @@ def test_every_combination_runs_and_logs_what_is_on(tmp_path, vpo, edo, vp2o):
     assert any(not torch.equal(before[k], after[k]) for k in before) and all(torch.isfinite(v).all() for v in after.values())
     assert any('answers/entropy_2' in h for h in t.state.log_history)==vpo       # credit per answer
     assert (t.snapshot is not None)==edo and (t.transport is not None)==vp2o and (t.anchors is not None)==vp2o
+    assert not vp2o or t.anchors.prototypes is t.transport.prototypes             # one power iteration for both
 
 TOY = dict(name='experts', task=dict(n=4), policy=dict(hidden=16, layers=1, heads=2, kv_heads=1, mlp=16, experts=4, mazes=4, long=2, rounds=1), train=dict(steps=4, prompts=2, group=4, answers=2, nodes=16, lr=1e-2, entropy_coef=.05, save_every=2),
     evaluate=dict(mazes=4, pool=4, nodes=16, bootstrap=50), arms=dict(grpo=dict(method='grpo'), balance=dict(method='grpo', experts=dict(load_balance=.01)),

@@ -56,6 +56,12 @@ def test_a_second_call_reuses_everything(done, capsys):
     assert kept=={p:p.stat().st_mtime_ns for p in done.runs.rglob('*') if p.is_file() and p.name not in ('results.json','report.html')}
     assert after['arms']==before['arms'] and after['commit']==before['commit'] and after['seconds']>=before['seconds']
 
+def test_what_is_trained_and_not_measured_is_still_to_do(done, tmp_path):
+    root = tmp_path/'runs'; shutil.copytree(done.runs, root); r = load_recipe(done.recipe); assert R.jobs_of(r, root)==[]
+    (root/'toy/vpo/seed0/pool.json').unlink(); assert R.jobs_of(r, root)==[('vpo',0)]
+    assert R.jobs_of(replace(r, evaluate=replace(r.evaluate, mazes=5)), root)==[('grpo',0),('vpo',0)]       # other questions
+    toy.run('train', done.recipe, '--arm', 'vpo', '--out', root, '--evaluate'); assert R.jobs_of(r, root)==[] and (root/'toy/vpo/seed0/pool.json').read_bytes()==(done.run/'vpo/seed0/pool.json').read_bytes()
+
 def test_runs_of_other_settings_are_refused(done, tmp_path, capsys):
     f = toy.recipe(tmp_path, train=dict(lr=.5))
     for args in (['compare',f], ['train',f,'--arm','vpo'], ['evaluate',f,'--arm','vpo']):
